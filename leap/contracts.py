@@ -9,13 +9,13 @@ Every time is UTC. Columns end in their unit; where several units may share a co
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-ATTEMPT_SCHEMA_VERSION = 1
-RANKING_SCHEMA_VERSION = 1
+ATTEMPT_SCHEMA_VERSION: Final = 1
+RANKING_SCHEMA_VERSION: Final = 1
 
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 

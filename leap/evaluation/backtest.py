@@ -1,0 +1,243 @@
+"""Rolling-origin evaluation: one retrain per night at its cut, scored on the attempts submitted that night.
+
+What lives here: which examples a night may learn from, which it is scored on, and the loop over nights. What does not: reading
+datasets and drawing plots (`pipelines`), the score itself (`metrics.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from leap.contracts import CANDIDATE_SCHEMA, SUBMISSION_SCHEMA, Outcome
+from leap.evaluation.metrics import Scorecard, score
+from leap.features import Nights, State, assemble
+from leap.params import Params
+from leap.predictors import Examples, Floats, Prediction, Predictor
+from leap.predictors.gbdt import GbdtPredictor
+from leap.predictors.lookup import LookupTable
+
+Rows = npt.NDArray[np.bool_]
+NightProgress = Callable[[np.datetime64, int, int], None]
+
+
+class NothingToScoreError(ValueError):
+    """No night in the window asked for has an attempt to score or anything to learn from."""
+
+
+@dataclass(frozen=True)
+class History:
+    """Every attempt and label version of a dataset with its assembled features, ready to be cut at any night.
+
+    Arrays have shape (n,). A label version may be learned from at the cut of night N where
+    ``visible_from <= N < visible_to``; its features are those of its own night. `is_scored` marks the newest label version of
+    each attempt that succeeded: the denominator, with `unlabelled` (night and job of attempts whose record was quarantined).
+    """
+
+    features: pa.Table
+    target: Floats
+    job_id: npt.NDArray[np.str_]
+    night: Nights
+    visible_from: Nights
+    visible_to: Nights
+    is_scored: Rows
+    unlabelled_night: Nights
+    unlabelled_job: npt.NDArray[np.str_]
+
+    @classmethod
+    def build(cls, examples: pa.Table, state: State, quarantine: pa.Table | None = None) -> History:
+        """Assemble the features of `marts.fct_training_examples`; `quarantine` has the columns of `REJECT_SCHEMA`."""
+        night = days(examples["night"])
+        features = assemble(
+            examples.select([name for name in SUBMISSION_SCHEMA.names if name in examples.column_names]),
+            examples.select(CANDIDATE_SCHEMA.names),
+            state,
+            night,
+        )
+        never = np.datetime64("9999-12-31")
+        visible_to = days(examples["visible_to"])
+        outcome = pc.equal(examples["outcome"], Outcome.SUCCEEDED.value)
+        unlabelled_night, unlabelled_job = _unlabelled(quarantine, examples)
+        return cls(
+            features=features,
+            target=examples["log_throughput_per_device"].to_numpy(),
+            job_id=_names(pc.coalesce(examples["job_id"], examples["attempt_id"])),
+            night=night,
+            visible_from=days(examples["visible_from"]),
+            visible_to=np.where(np.isnat(visible_to), never, visible_to),
+            is_scored=np.asarray(pc.and_(examples["is_newest"], outcome).to_numpy(), dtype=bool),
+            unlabelled_night=unlabelled_night,
+            unlabelled_job=unlabelled_job,
+        )
+
+    def known_at(self, cut: np.datetime64, window_days: int) -> Rows:
+        """Mark what may be learned from at `cut`: label versions known then, of nights within the window before it."""
+        known = (self.visible_from <= cut) & (cut < self.visible_to)
+        return known & (self.night < cut) & (self.night >= cut - np.timedelta64(window_days, "D"))
+
+    def examples(self, rows: Rows, cut: np.datetime64) -> Examples:
+        """Give the rows as examples, aged at `cut`."""
+        age = (cut - self.night[rows]).astype("timedelta64[D]").astype(np.float64)
+        return Examples(self.features.filter(pa.array(rows)), self.target[rows], age)
+
+    def scored_nights(self) -> Nights:
+        """Give the nights that have an attempt of the denominator, ascending."""
+        return np.unique(np.concatenate([self.night[self.is_scored], self.unlabelled_night]))
+
+    def unlabelled_jobs(self, nights: Nights) -> npt.NDArray[np.str_]:
+        """Give the job of each attempt of `nights` whose label was quarantined."""
+        return self.unlabelled_job[np.isin(self.unlabelled_night, nights)]
+
+
+@dataclass(frozen=True)
+class BacktestResult:
+    """The scorecards of each predictor over all nights, and the share within 10% of each night."""
+
+    nights: Nights
+    scorecards: dict[str, Scorecard]
+    by_night: dict[str, list[Scorecard]]
+
+
+def fit_with_intervals(predictor: Predictor, history: History, cut: np.datetime64, params: Params) -> Predictor:
+    """Fit `predictor` on what was known at `cut`; LEAP's own takes its intervals from the newest nights before it.
+
+    For the intervals it is fitted twice: without those nights to see its errors on them, then with them.
+    """
+    known = history.known_at(cut, params.model.training_window_days)
+    if isinstance(predictor, GbdtPredictor):
+        newest = known & window(history, known, params)
+        if newest.any() and (known & ~newest).any():
+            start = history.night[newest].min()
+            earlier = history.known_at(start, params.model.training_window_days)
+            if np.isfinite(history.features["prior"].to_numpy()[earlier]).any():
+                predictor.fit(history.examples(earlier, start)).calibrate(history.examples(newest, cut))
+    return predictor.fit(history.examples(known, cut))
+
+
+def window(history: History, among: Rows, params: Params) -> Rows:
+    """Mark the newest nights of `among`: as many as `validation.window_nights`, more until there are `min_attempts` rows."""
+    nights, counts = np.unique(history.night[among], return_counts=True)
+    if not len(nights):
+        return np.zeros(len(history.night), dtype=bool)
+    total = np.cumsum(counts[::-1])
+    needed = max(params.validation.window_nights, int(np.searchsorted(total, params.validation.min_attempts)) + 1)
+    # Half of the nights at most, so that something is left to learn from.
+    start = nights[-min(needed, max(1, len(nights) // 2))]
+    return np.asarray(among & (history.night >= start))
+
+
+def default_predictors(params: Params) -> list[Callable[[], Predictor]]:
+    """Give the makers of LEAP's model and of the lookup table it replaces."""
+    return [
+        lambda: GbdtPredictor(params.model, params.features.state_levels, params.validation.interval, params.seed),
+        lambda: LookupTable(params.validation.interval),
+    ]
+
+
+def backtest(
+    history: History,
+    params: Params,
+    *,
+    nights: int,
+    end: np.datetime64 | None,
+    makers: Sequence[Callable[[], Predictor]] | None = None,
+    progress: NightProgress = lambda _night, _done, _total: None,
+) -> BacktestResult:
+    """Retrain each predictor at the cut of each of the last `nights` nights that have runs, up to and with `end`.
+
+    Raises NothingToScoreError where no such night exists.
+    """
+    makers = default_predictors(params) if makers is None else makers
+    chosen = _choose_nights(history, nights, end)
+    predictions: dict[str, list[Prediction]] = {}
+    rows_by_night = [np.flatnonzero(history.is_scored & (history.night == night)) for night in chosen]
+    for done, (night, rows) in enumerate(zip(chosen, rows_by_night, strict=True)):
+        progress(night, done, len(chosen))
+        features = history.features.take(pa.array(rows))
+        for make in makers:
+            predictor = make()
+            answer = _answer(predictor, history, night, params, features)
+            predictions.setdefault(predictor.name, []).append(answer)
+    progress(chosen[-1], len(chosen), len(chosen))
+    all_rows = np.concatenate(rows_by_night)
+    return BacktestResult(
+        nights=chosen,
+        scorecards={
+            name: score(
+                name,
+                history.target[all_rows],
+                _concatenate(answers),
+                history.job_id[all_rows],
+                seed=params.seed,
+                unlabelled_jobs=history.unlabelled_jobs(chosen),
+            )
+            for name, answers in predictions.items()
+        },
+        by_night={
+            name: [
+                score(
+                    name,
+                    history.target[rows],
+                    answer,
+                    history.job_id[rows],
+                    seed=params.seed,
+                    unlabelled_jobs=history.unlabelled_jobs(chosen[position : position + 1]),
+                )
+                for position, (rows, answer) in enumerate(zip(rows_by_night, answers, strict=True))
+            ]
+            for name, answers in predictions.items()
+        },
+    )
+
+
+def days(column: pa.ChunkedArray) -> Nights:
+    """Give a date column as `datetime64[D]`; null becomes NaT."""
+    return np.asarray(column.to_numpy(), dtype="datetime64[D]")
+
+
+def _answer(predictor: Predictor, history: History, night: np.datetime64, params: Params, features: pa.Table) -> Prediction:
+    known = history.known_at(night, params.model.training_window_days)
+    if not np.isfinite(history.features["prior"].to_numpy()[known]).any():
+        # Nothing to learn from yet: every attempt of the night is a miss.
+        nothing = np.full(features.num_rows, np.nan)
+        return Prediction(nothing, nothing, nothing, np.full(features.num_rows, "none"))
+    return fit_with_intervals(predictor, history, night, params).predict(features)
+
+
+def _choose_nights(history: History, count: int, end: np.datetime64 | None) -> Nights:
+    nights = history.scored_nights()
+    if end is not None:
+        nights = nights[nights <= end]
+    if not len(nights):
+        span = history.scored_nights()
+        known = f"attempts run from {span[0]} to {span[-1]}" if len(span) else "the dataset has no attempt that succeeded"
+        raise NothingToScoreError(f"no night with runs up to {end}: {known}; choose another --end")
+    return nights[-count:]
+
+
+def _concatenate(answers: Sequence[Prediction]) -> Prediction:
+    return Prediction(
+        *(np.concatenate([getattr(answer, part) for answer in answers]) for part in ("p10", "p50", "p90", "tier"))
+    )
+
+
+def _unlabelled(quarantine: pa.Table | None, examples: pa.Table) -> tuple[Nights, npt.NDArray[np.str_]]:
+    """Give night and job of the quarantined attempts that belong to the denominator: succeeded, with start and end, not mended."""
+    if quarantine is None or not quarantine.num_rows:
+        return np.empty(0, dtype="datetime64[D]"), np.empty(0, dtype=np.str_)
+    counts = pc.and_(pc.equal(quarantine["outcome"], Outcome.SUCCEEDED.value), pc.is_valid(quarantine["ended_at"]))
+    counts = pc.and_(counts, pc.and_(pc.is_valid(quarantine["started_at"]), pc.is_valid(quarantine["attempt_id"])))
+    rows = quarantine.filter(pc.fill_null(counts, False))
+    rows = rows.filter(pc.invert(pc.is_in(rows["attempt_id"], value_set=pc.unique(examples["attempt_id"]))))
+    rows = rows.group_by("attempt_id").aggregate([("started_at", "min"), ("job_id", "min")])
+    night = np.asarray(rows["started_at_min"].to_numpy().astype("datetime64[D]"))
+    return night, _names(pc.coalesce(rows["job_id_min"], rows["attempt_id"]))
+
+
+def _names(column: pa.ChunkedArray) -> npt.NDArray[np.str_]:
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.str_)

@@ -1,0 +1,261 @@
+"""LEAP's own predictor: gradient-boosted trees that correct the most specific history a job has.
+
+What lives here: encoding of assembled features, training, intervals by tier, and the model as text (`booster.txt`,
+`encoder.json`). What does not: which facts are features (`leap.features`), scoring rules and gates (`leap.evaluation`,
+`leap.promotion`).
+
+The target is the log of throughput per device less the prior; values of history enter relative to the prior too, so that the
+trees learn *when to trust which history* instead of the magnitude of each job. Categories are numbered by the encoder; one that
+training never saw is missing, never another's number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import lightgbm as lgb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from leap.contracts import TIERS, Tier
+from leap.features import Levels, feature_names, level_feature_names
+from leap.params import ModelParams
+from leap.predictors import Examples, Floats, Prediction
+
+ENCODER_VERSION = 1
+MIN_TIER_RESIDUALS = 30  # a tier with fewer held-out errors borrows its interval from another
+WIDENING = 1.5
+# A tier that no held-out error speaks for is not trusted to be better than this, in log units (a factor of about 1.65).
+UNKNOWN_HALF_WIDTH = 0.5
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Turns assembled features into the matrix that one booster was trained on: fixed order, numbered categories."""
+
+    numeric: tuple[str, ...]
+    categorical: tuple[str, ...]
+    relative: tuple[str, ...]  # numeric features taken relative to the prior
+    categories: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def fit(cls, features: pa.Table, levels: Levels) -> Encoder:
+        """Learn the categories of `features`, in sorted order so that the same data gives the same numbers."""
+        numeric, categorical = feature_names(levels)
+        relative = tuple(
+            name
+            for level in levels
+            for name in level_feature_names(level)
+            if name.endswith(("_last", "_median")) and name in numeric
+        )
+        categories = {
+            name: tuple(sorted(value for value in pc.unique(features[name]).to_pylist() if value is not None))
+            for name in categorical
+        }
+        return cls(numeric, categorical, relative, categories)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the matrix' columns."""
+        return [*self.numeric, *self.categorical]
+
+    def transform(self, features: pa.Table) -> Floats:
+        """Give the matrix, shape (n, len(names)), whatever the order of the table's columns; NaN = unknown."""
+        prior = features["prior"].to_numpy()
+        matrix = np.empty((features.num_rows, len(self.numeric) + len(self.categorical)), dtype=np.float64)
+        relative = frozenset(self.relative)
+        for position, name in enumerate(self.numeric):
+            values = features[name].to_numpy()
+            matrix[:, position] = values - prior if name in relative else values
+        for position, name in enumerate(self.categorical, start=len(self.numeric)):
+            codes = pc.index_in(features[name], value_set=pa.array(self.categories[name], pa.string()), skip_nulls=True)
+            matrix[:, position] = pc.cast(codes, pa.float64()).to_numpy()
+        return matrix
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the encoder as JSON values."""
+        return {
+            "version": ENCODER_VERSION,
+            "numeric": list(self.numeric),
+            "categorical": list(self.categorical),
+            "relative": list(self.relative),
+            "categories": {name: list(values) for name, values in self.categories.items()},
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Encoder:
+        """Read what `to_json` gave; ValueError where the version is unknown."""
+        if values.get("version") != ENCODER_VERSION:
+            raise ValueError(
+                f"encoder version {values.get('version')!r} is not {ENCODER_VERSION}; retrain, or use the LEAP that wrote it"
+            )
+        return cls(
+            tuple(values["numeric"]),
+            tuple(values["categorical"]),
+            tuple(values["relative"]),
+            {name: tuple(known) for name, known in values["categories"].items()},
+        )
+
+
+class GbdtPredictor:
+    """LightGBM on the log throughput per device, relative to the prior of the row's own history."""
+
+    name = "leap"
+
+    def __init__(self, params: ModelParams, levels: Levels, interval: float, seed: int) -> None:
+        self._params = params
+        self._levels = {level: tuple(columns) for level, columns in levels.items()}
+        self._interval = interval
+        self._seed = seed
+        self.encoder: Encoder | None = None
+        self.booster: lgb.Booster | None = None
+        self.half_widths: dict[str, tuple[float, float]] = {}
+
+    def fit(self, examples: Examples) -> Self:
+        """Train on the examples that have a prior; the others tell nothing about when to trust history."""
+        known = np.isfinite(examples.features["prior"].to_numpy()) & np.isfinite(examples.target)
+        examples = examples.take(known)
+        if not len(examples.target):
+            raise ValueError("no example has any history before its own night; LEAP needs two nights with attempts at least")
+        self.encoder = Encoder.fit(examples.features, self._levels)
+        matrix = self.encoder.transform(examples.features)
+        data = lgb.Dataset(
+            matrix,
+            label=examples.target - examples.features["prior"].to_numpy(),
+            weight=np.exp2(-examples.age_days / self._params.half_life_days),
+            feature_name=self.encoder.names,
+            categorical_feature=list(self.encoder.categorical),
+            params={"verbosity": -1, "max_bin": 255},
+        )
+        self.booster = lgb.train(self._booster_params(), data, num_boost_round=self._params.num_boost_round)
+        return self
+
+    def calibrate(self, examples: Examples) -> Self:
+        """Take the interval of each tier from the errors on examples that `fit` did not see."""
+        prediction = self.predict(examples.features)
+        error = examples.target - prediction.p50
+        self.half_widths = calibrate_half_widths(error, prediction.tier, self._interval)
+        return self
+
+    def predict(self, features: pa.Table) -> Prediction:
+        """Predict n rows; NaN and tier `none` where a row has no history at all."""
+        if self.booster is None or self.encoder is None:
+            raise ValueError("predict before fit: train the model, or load one with GbdtPredictor.load")
+        prior = features["prior"].to_numpy()
+        tier = np.asarray(features["tier"].to_numpy(zero_copy_only=False), dtype=np.str_)
+        tier = np.where(np.isfinite(prior), tier, Tier.NONE.value)
+        if features.num_rows:
+            correction = self.booster.predict(self.encoder.transform(features), num_threads=self._params.num_threads)
+        else:
+            correction = np.empty(0)
+        p50 = prior + np.asarray(correction, dtype=np.float64)
+        low, high = (
+            np.select([tier == name for name in TIERS], [self._half_width(name)[side] for name in TIERS]) for side in (0, 1)
+        )
+        return Prediction(p50 - low, p50, p50 + high, tier)
+
+    def feature_importance(self) -> dict[str, float]:
+        """Give each feature's share of the total gain, largest first."""
+        if self.booster is None or self.encoder is None:
+            raise ValueError("no model yet: fit or load first")
+        gain = self.booster.feature_importance(importance_type="gain")
+        total = float(gain.sum()) or 1.0
+        order = np.argsort(-gain, kind="stable")
+        return {self.encoder.names[index]: float(gain[index]) / total for index in order}
+
+    @property
+    def fingerprint(self) -> str:
+        """Identify the model by what it is: the hash of booster, encoder and intervals."""
+        digest = hashlib.sha256()
+        for text in self._texts().values():
+            digest.update(text.encode())
+        return digest.hexdigest()
+
+    def save(self, folder: Path) -> None:
+        """Write `booster.txt` and `encoder.json` into an existing folder."""
+        for name, text in self._texts().items():
+            (folder / name).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> GbdtPredictor:
+        """Read what `save` wrote; ValueError where a file is not of this version or does not fit the other."""
+        values = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
+        predictor = cls(ModelParams.model_validate(values["params"]), values["levels"], values["interval"], values["seed"])
+        predictor.encoder = Encoder.from_json(values["encoder"])
+        predictor.half_widths = {tier: (low, high) for tier, (low, high) in values["half_widths"].items()}
+        predictor.booster = lgb.Booster(model_str=(folder / "booster.txt").read_text(encoding="utf-8"))
+        if predictor.booster.feature_name() != predictor.encoder.names:
+            raise ValueError(f"{folder}: booster.txt and encoder.json name different features; they are not of one model")
+        return predictor
+
+    def _texts(self) -> dict[str, str]:
+        if self.booster is None or self.encoder is None:
+            raise ValueError("no model yet: fit or load first")
+        encoder = {
+            "encoder": self.encoder.to_json(),
+            "params": self._params.model_dump(mode="json"),
+            "levels": {level: list(columns) for level, columns in self._levels.items()},
+            "interval": self._interval,
+            "seed": self._seed,
+            "half_widths": {tier: list(widths) for tier, widths in self.half_widths.items()},
+        }
+        return {"booster.txt": self.booster.model_to_string(), "encoder.json": json.dumps(encoder, indent=1, sort_keys=True)}
+
+    def _booster_params(self) -> dict[str, Any]:
+        params = self._params
+        return {
+            "objective": "regression_l1",
+            "learning_rate": params.learning_rate,
+            "num_leaves": params.num_leaves,
+            "min_data_in_leaf": params.min_data_in_leaf,
+            "feature_fraction": params.feature_fraction,
+            "bagging_fraction": params.bagging_fraction,
+            "bagging_freq": 1,
+            "lambda_l2": params.lambda_l2,
+            "num_threads": params.num_threads,
+            "seed": self._seed,
+            "deterministic": True,
+            "force_row_wise": True,
+            "verbosity": -1,
+        }
+
+    def _half_width(self, tier: str) -> tuple[float, float]:
+        return self.half_widths.get(tier, (UNKNOWN_HALF_WIDTH, UNKNOWN_HALF_WIDTH))
+
+
+def calibrate_half_widths(
+    error: Floats, tier: npt.NDArray[np.str_], interval: float, tiers: Sequence[str] = TIERS
+) -> dict[str, tuple[float, float]]:
+    """Give how far below and above p50 each tier's labels fell, so that `interval` of them lie between.
+
+    `error` is label less prediction in log units, shape (n,), NaN = no answer. A tier with too few errors takes the widths of the
+    next stronger tier that has them, widened, since it rests on less; else those of the next weaker one. Split conformal
+    prediction (Lei et al. 2018), signed, by tier.
+    """
+    tail = (1 - interval) / 2
+    measured: dict[int, tuple[float, float]] = {}
+    for place, name in enumerate(tiers):
+        errors = error[(tier == name) & np.isfinite(error)]
+        if len(errors) >= MIN_TIER_RESIDUALS:
+            rank = min(1.0, (1 - tail) * (len(errors) + 1) / len(errors))
+            low, high = float(np.quantile(-errors, rank)), float(np.quantile(errors, rank))
+            measured[place] = (max(low, 0.0), max(high, 0.0))
+
+    def widths(place: int) -> tuple[float, float]:
+        if place in measured:
+            return measured[place]
+        stronger = [known for known in measured if known < place]
+        if stronger:
+            low, high = measured[max(stronger)]
+            widening = WIDENING ** (place - max(stronger))
+            return low * widening, high * widening
+        return measured[min(measured)] if measured else (UNKNOWN_HALF_WIDTH, UNKNOWN_HALF_WIDTH)
+
+    return {name: widths(place) for place, name in enumerate(tiers)}
