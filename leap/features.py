@@ -255,9 +255,7 @@ class _Facts:
         column = self.column(name)
         if column is None:
             return pa.nulls(self.length, pa.string())
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(pa.string())
-        return _single(column)
+        return _single(column if column.type == pa.string() else column.cast(pa.string()))
 
     def key(self, names: Sequence[str]) -> pa.Array:
         parts = [self._key_part(name) for name in names]

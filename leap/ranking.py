@@ -74,9 +74,10 @@ def rank_jobs(candidates: pa.Table, prediction: Prediction, params: RankingParam
     answered = np.isfinite(prediction.p50)
     eligible = np.asarray(candidates["eligible"].to_numpy(), dtype=bool) & answered
     # Throughput per dollar: samples/s per device over dollars per device and second. Devices cancel.
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         cost = np.log(price / 3600)
-    ranked = eligible & np.isfinite(cost)
+        per_usd = np.exp(prediction.p50 - cost)
+    ranked = eligible & np.isfinite(cost) & np.isfinite(per_usd)
     scored = _Scored(
         job=_codes(candidates["job_key"]),
         hardware=_codes(candidates["hardware_type"]),
@@ -116,7 +117,7 @@ def rank_jobs(candidates: pa.Table, prediction: Prediction, params: RankingParam
             "throughput_unit": pa.array(np.full(count, ThroughputUnit.SAMPLES.value), pa.string(), mask=~answered),
             "usd_per_device_hour": where(np.isfinite(cost), price),
             "price_version": candidates["price_version"],
-            "throughput_per_usd": where(ranked, np.exp(scored.score)),
+            "throughput_per_usd": where(ranked, per_usd),
             "relative_to_best": where(ranked, relative),
             "is_near_best": near,
             "eligible": eligible,

@@ -1,0 +1,1 @@
+"""Runs LEAP: settings, definitions, jobs, schedules, the UIs and the `leap` command."""

@@ -30,18 +30,48 @@ class NothingToScoreError(ValueError):
     """No night in the window asked for has an attempt to score or anything to learn from."""
 
 
+# What a training matrix says of each row beside its features.
+MATRIX_COLUMNS = (
+    "attempt_id",
+    "job",
+    "night",
+    "visible_from",
+    "visible_to",
+    "is_scored",
+    "log_throughput_per_device",
+)
+
+
+def training_matrix(examples: pa.Table, state: State) -> pa.Table:
+    """Assemble the features of `marts.fct_training_examples`: one row per attempt and label version, `MATRIX_COLUMNS` first.
+
+    Features are those of the row's own night. `job` is the job's name, else the attempt's; `is_scored` marks the newest label
+    version of each attempt that succeeded.
+    """
+    features = assemble(
+        examples.select(SUBMISSION_SCHEMA.names), examples.select(CANDIDATE_SCHEMA.names), state, days(examples["night"])
+    )
+    succeeded = pc.equal(examples["outcome"], Outcome.SUCCEEDED.value)
+    row = {name: examples[name] for name in MATRIX_COLUMNS if name not in ("job", "is_scored")}
+    row |= {
+        "job": pc.coalesce(examples["job_id"], examples["attempt_id"]),
+        "is_scored": pc.and_(examples["is_newest"], succeeded),
+    }
+    return pa.table({name: row[name] for name in MATRIX_COLUMNS} | {name: features[name] for name in features.column_names})
+
+
 @dataclass(frozen=True)
 class History:
-    """Every attempt and label version of a dataset with its assembled features, ready to be cut at any night.
+    """A training matrix ready to be cut at any night; arrays of shape (n,).
 
-    Arrays have shape (n,). A label version may be learned from at the cut of night N where
-    ``visible_from <= N < visible_to``; its features are those of its own night. `is_scored` marks the newest label version of
-    each attempt that succeeded: the denominator, with `unlabelled` (night and job of attempts whose record was quarantined).
+    A label version may be learned from at the cut of night N where ``visible_from <= N < visible_to``. The denominator of a
+    night is its `is_scored` rows and its `unlabelled` attempts (night and job of those whose record was quarantined).
     """
 
     features: pa.Table
     target: Floats
-    job_id: npt.NDArray[np.str_]
+    attempt_id: pa.ChunkedArray
+    job: npt.NDArray[np.str_]
     night: Nights
     visible_from: Nights
     visible_to: Nights
@@ -50,27 +80,19 @@ class History:
     unlabelled_job: npt.NDArray[np.str_]
 
     @classmethod
-    def build(cls, examples: pa.Table, state: State, quarantine: pa.Table | None = None) -> History:
-        """Assemble the features of `marts.fct_training_examples`; `quarantine` has the columns of `REJECT_SCHEMA`."""
-        night = days(examples["night"])
-        features = assemble(
-            examples.select([name for name in SUBMISSION_SCHEMA.names if name in examples.column_names]),
-            examples.select(CANDIDATE_SCHEMA.names),
-            state,
-            night,
-        )
-        never = np.datetime64("9999-12-31")
-        visible_to = days(examples["visible_to"])
-        outcome = pc.equal(examples["outcome"], Outcome.SUCCEEDED.value)
-        unlabelled_night, unlabelled_job = _unlabelled(quarantine, examples)
+    def from_matrix(cls, matrix: pa.Table, quarantine: pa.Table | None = None) -> History:
+        """Index what `training_matrix` gave; `quarantine` has the columns of `REJECT_SCHEMA`."""
+        visible_to = days(matrix["visible_to"])
+        unlabelled_night, unlabelled_job = _unlabelled(quarantine, matrix["attempt_id"])
         return cls(
-            features=features,
-            target=examples["log_throughput_per_device"].to_numpy(),
-            job_id=_names(pc.coalesce(examples["job_id"], examples["attempt_id"])),
-            night=night,
-            visible_from=days(examples["visible_from"]),
-            visible_to=np.where(np.isnat(visible_to), never, visible_to),
-            is_scored=np.asarray(pc.and_(examples["is_newest"], outcome).to_numpy(), dtype=bool),
+            features=matrix.drop_columns(list(MATRIX_COLUMNS)),
+            target=matrix["log_throughput_per_device"].to_numpy(),
+            attempt_id=matrix["attempt_id"],
+            job=_names(matrix["job"]),
+            night=days(matrix["night"]),
+            visible_from=days(matrix["visible_from"]),
+            visible_to=np.where(np.isnat(visible_to), np.datetime64("9999-12-31"), visible_to),
+            is_scored=np.asarray(matrix["is_scored"].to_numpy(), dtype=bool),
             unlabelled_night=unlabelled_night,
             unlabelled_job=unlabelled_job,
         )
@@ -172,7 +194,7 @@ def backtest(
                 name,
                 history.target[all_rows],
                 _concatenate(answers),
-                history.job_id[all_rows],
+                history.job[all_rows],
                 seed=params.seed,
                 unlabelled_jobs=history.unlabelled_jobs(chosen),
             )
@@ -184,7 +206,7 @@ def backtest(
                     name,
                     history.target[rows],
                     answer,
-                    history.job_id[rows],
+                    history.job[rows],
                     seed=params.seed,
                     unlabelled_jobs=history.unlabelled_jobs(chosen[position : position + 1]),
                 )
@@ -226,14 +248,14 @@ def _concatenate(answers: Sequence[Prediction]) -> Prediction:
     )
 
 
-def _unlabelled(quarantine: pa.Table | None, examples: pa.Table) -> tuple[Nights, npt.NDArray[np.str_]]:
+def _unlabelled(quarantine: pa.Table | None, labelled: pa.ChunkedArray) -> tuple[Nights, npt.NDArray[np.str_]]:
     """Give night and job of the quarantined attempts that belong to the denominator: succeeded, with start and end, not mended."""
     if quarantine is None or not quarantine.num_rows:
         return np.empty(0, dtype="datetime64[D]"), np.empty(0, dtype=np.str_)
     counts = pc.and_(pc.equal(quarantine["outcome"], Outcome.SUCCEEDED.value), pc.is_valid(quarantine["ended_at"]))
     counts = pc.and_(counts, pc.and_(pc.is_valid(quarantine["started_at"]), pc.is_valid(quarantine["attempt_id"])))
     rows = quarantine.filter(pc.fill_null(counts, False))
-    rows = rows.filter(pc.invert(pc.is_in(rows["attempt_id"], value_set=pc.unique(examples["attempt_id"]))))
+    rows = rows.filter(pc.invert(pc.is_in(rows["attempt_id"], value_set=pc.unique(labelled))))
     rows = rows.group_by("attempt_id").aggregate([("started_at", "min"), ("job_id", "min")])
     night = np.asarray(rows["started_at_min"].to_numpy().astype("datetime64[D]"))
     return night, _names(pc.coalesce(rows["job_id_min"], rows["attempt_id"]))

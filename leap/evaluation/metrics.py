@@ -8,6 +8,7 @@ A miss is counted, never dropped: no answer is wrong, and so is an attempt whose
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,6 +55,16 @@ class Scorecard:
     def to_json(self) -> dict[str, Any]:
         """Give the scorecard as JSON values; NaN becomes null."""
         return {key: _json(value) for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Scorecard:
+        """Read what `to_json` gave."""
+        known = {key: _number(value) for key, value in values.items() if key not in ("interval_within_10", "tiers")}
+        low, high = (_number(value) for value in values["interval_within_10"])
+        tiers = {
+            tier: TierScore(**{key: _number(value) for key, value in parts.items()}) for tier, parts in values["tiers"].items()
+        }
+        return cls(**known, interval_within_10=(low, high), tiers=tiers)
 
 
 def score(
@@ -120,6 +131,10 @@ def bootstrap_by_job(hits: npt.NDArray[np.bool_], jobs: npt.NDArray[np.str_], *,
 
 def _share(hits: npt.NDArray[np.bool_], count: int) -> float:
     return float(hits.sum()) / count if count else float("nan")
+
+
+def _number(value: Any) -> Any:
+    return float("nan") if value is None else value
 
 
 def _json(value: Any) -> Any:

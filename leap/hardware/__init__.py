@@ -1,0 +1,1 @@
+"""Hardware: from a raw spelling to a hardware type, and what is known of each type."""

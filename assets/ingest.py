@@ -1,0 +1,62 @@
+"""Raw tables: what the night's sources brought, and what of it is in quarantine.
+
+What lives here: the raw assets. What does not: readers (`leap/sources`), loading (`leap/store`), checks (`validation.py`).
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+
+from assets.resources import OWNER, NightResource, ParamsResource, ProjectResource, WarehouseResource
+from assets.tables import markdown_table
+from leap.sources import SourceError
+from leap.store.ingest import ingest
+from leap.store.warehouse import create_raw_tables, read, reconciliation
+
+_RAW = {
+    "job_attempts": "Job attempts as received and admitted, one row per record: source, file, line, content hash, arrival.",
+    "quarantine": "Records that are not trusted, whole, each with its reason, file and line.",
+    "loads": "What each load read, kept, quarantined and found again, by slice of the source.",
+    "hardware_spellings": "Every raw hardware spelling seen and the hardware type it resolves to.",
+}
+
+
+@dg.multi_asset(
+    specs=[
+        dg.AssetSpec(["raw", name], group_name="raw", owners=[OWNER], kinds={"duckdb", "python"}, description=text)
+        for name, text in _RAW.items()
+    ],
+    name="raw_ingest",
+)
+def raw_ingest(
+    context: dg.AssetExecutionContext,
+    night: NightResource,
+    warehouse: WarehouseResource,
+    params: ParamsResource,
+    project: ProjectResource,
+) -> Iterator[dg.MaterializeResult[Any]]:
+    """Read the night's sources into the raw tables."""
+    with warehouse.connect() as connection:
+        create_raw_tables(connection)
+        for kind, path in night.sources_to_read():
+            ingest(
+                connection,
+                kind,
+                [path],
+                seeds=project.seeds,
+                params=params.get().ingest,
+                received_at=datetime.now(UTC),
+                load_id=f"{context.run_id}:{kind}={path}",
+                progress=lambda what, done, total: context.log.info(
+                    f"{what}: {done} of {total}" if total else f"{what}: {done}"
+                ),
+            )
+        counts = {name: read(connection, f"select count(*) as n from raw.{name}")["n"][0].as_py() for name in _RAW}
+        slices = reconciliation(connection)
+    if not counts["loads"]:
+        raise SourceError("nothing was ever read: name a source with --source KIND=PATH, or set LEAP_SOURCES")
+    for name, count in counts.items():
+        by_slice = {"by slice": markdown_table(slices)} if name == "loads" else {}
+        yield dg.MaterializeResult(asset_key=["raw", name], metadata={"dagster/row_count": count, **by_slice})

@@ -1,0 +1,133 @@
+"""The night's dataset, the training matrix, the challenger and its scores.
+
+What lives here: the assets from the marts to the scorecards. What does not: what is fitted and scored on what
+(`leap/training.py`), tracking (`leap/store/registry.py`), the decision (`validation.py`).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pyarrow as pa
+
+from assets.resources import (
+    OWNER,
+    HomeResource,
+    NightResource,
+    ParamsResource,
+    ProjectResource,
+    RegistryResource,
+    WarehouseResource,
+)
+from assets.tables import markdown_table
+from leap.evaluation.backtest import History, training_matrix
+from leap.features import State
+from leap.store.challenger import load_champion, log_challenger, scorecard_table, write_challenger
+from leap.store.night import NightFolder, export_night, open_night
+from leap.store.warehouse import replace
+from leap.training import train
+
+_MARTS = [
+    dg.AssetKey(["marts", name])
+    for name in (
+        "dim_hardware_type",
+        "fct_attempts",
+        "fct_ranking_candidates",
+        "fct_training_examples",
+        "state_current",
+        "state_history",
+    )
+]
+
+
+@dg.asset(
+    key_prefix="datasets",
+    group_name="datasets",
+    owners=[OWNER],
+    kinds={"parquet"},
+    deps=[*_MARTS, dg.AssetKey(["raw", "quarantine"])],
+    description="What the night knew, as an immutable folder of Parquet that people, backtests and MLflow refer to by its id.",
+)
+def night_dataset(night: NightResource, home: HomeResource, warehouse: WarehouseResource) -> dg.MaterializeResult[Any]:
+    """Export marts and quarantine under an id that comes from their content."""
+    with warehouse.connect(read_only=True) as connection:
+        dataset = export_night(connection, home.get(), night.night)
+    return dg.MaterializeResult(metadata={"dataset id": dataset.id, "folder": dg.MetadataValue.path(str(dataset.folder))})
+
+
+@dg.asset(
+    key_prefix="model",
+    group_name="model",
+    owners=[OWNER],
+    kinds={"python", "parquet"},
+    deps=[night_dataset],
+    description="The assembled features and target of every label version, one row each, at the cut of its own night.",
+)
+def assembled_examples(night: NightResource, home: HomeResource, params: ParamsResource) -> dg.MaterializeResult[Any]:
+    """Assemble the features once, for all who need them."""
+    dataset = open_night(home.get(), night.night)
+    state = State.from_table(dataset.table("state_history"), params.get().features.state_levels)
+    matrix = training_matrix(dataset.table("training_examples"), state)
+    NightFolder.of(home.get(), night.night).write_table("matrix", matrix)
+    return dg.MaterializeResult(metadata={"dagster/row_count": matrix.num_rows, "columns": matrix.num_columns})
+
+
+@dg.multi_asset(
+    specs=[
+        dg.AssetSpec(
+            ["model", name], group_name="model", owners=[OWNER], kinds=kinds, deps=[assembled_examples], description=text
+        )
+        for name, kinds, text in (
+            ("challenger", {"lightgbm", "mlflow"}, "The model trained on all that was known at the cut, registered in MLflow."),
+            (
+                "scorecards",
+                {"duckdb"},
+                "Scores of challenger, lookup table and champion on the same newest window, one row each.",
+            ),
+            ("predictions", {"duckdb"}, "What each of them predicted for each attempt of the window."),
+        )
+    ],
+    name="train_challenger",
+)
+def train_challenger(
+    night: NightResource,
+    home: HomeResource,
+    params: ParamsResource,
+    warehouse: WarehouseResource,
+    registry: RegistryResource,
+    project: ProjectResource,
+) -> Iterator[dg.MaterializeResult[Any]]:
+    """Train, score, register."""
+    folder = NightFolder.of(home.get(), night.night)
+    dataset = open_night(home.get(), night.night)
+    matrix = folder.read_table("matrix")
+    champion = load_champion(home.get(), matrix.column_names)
+    history = History.from_matrix(matrix, dataset.table("quarantine"))
+    result = train(history, params.get(), np.datetime64(night.night, "D"), champion)
+    bundle = write_challenger(folder, result, dataset, params.get())
+    model = log_challenger(
+        registry.get(), bundle, result, params=params.get(), dataset=dataset, code_version=project.code_version()
+    )
+    scorecards = scorecard_table(result, night.night, model.version)
+    predictions = result.predictions.append_column("night", pa.array([night.night] * result.predictions.num_rows, pa.date32()))
+    with warehouse.connect() as connection:
+        replace(connection, "model.scorecards", scorecards, {"night": night.night})
+        replace(connection, "model.predictions", predictions, {"night": night.night})
+    folder.write_facts("scorecards", {name: card.to_json() for name, card in result.scorecards.items()})
+    folder.write_facts("challenger", {"model_version": model.version, "run_id": model.run_id, "fingerprint": model.fingerprint})
+    yield dg.MaterializeResult(
+        asset_key=["model", "challenger"],
+        metadata={
+            "model version": model.version,
+            "was registered before": model.reused,
+            "MLflow run": model.run_id,
+            "trained on": result.trained_on,
+            "scored from night": str(result.window_start),
+        },
+    )
+    yield dg.MaterializeResult(
+        asset_key=["model", "scorecards"],
+        metadata={"dagster/row_count": scorecards.num_rows, "scores": markdown_table(scorecards)},
+    )
+    yield dg.MaterializeResult(asset_key=["model", "predictions"], metadata={"dagster/row_count": predictions.num_rows})

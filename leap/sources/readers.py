@@ -1,0 +1,16 @@
+"""Which reader reads which kind of log.
+
+What lives here: the one table of kinds. What does not: reading (one module per kind).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from leap.params import IngestParams
+from leap.sources import Progress, ReadBatch, jsonl, mlperf
+
+Reader = Callable[[Sequence[Path], IngestParams, Progress], Iterator[ReadBatch]]
+
+READERS: dict[str, Reader] = {"jsonl": jsonl.read, "mlperf": mlperf.read}

@@ -1,0 +1,92 @@
+"""From log files to raw tables: read, admit, load, in one transaction per source.
+
+What lives here: the order of the three. What does not: parsing (`leap.sources`), names (`leap.hardware`), SQL (`warehouse.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from leap.hardware.catalog import read_catalog
+from leap.hardware.names import HardwareResolver, read_aliases
+from leap.params import IngestParams
+from leap.sources import Progress, SourceError, no_progress
+from leap.sources.admission import Admission, admit
+from leap.sources.readers import READERS
+from leap.store.warehouse import SliceCount, load, read
+
+_LOOKED_AT = 200_000
+
+
+def ingest(
+    connection: duckdb.DuckDBPyConnection,
+    kind: str,
+    paths: Sequence[Path],
+    *,
+    seeds: Path,
+    params: IngestParams,
+    received_at: datetime,
+    load_id: str,
+    progress: Progress = no_progress,
+) -> list[SliceCount]:
+    """Read logs of `kind`, quarantine what is not trusted, load the rest, and count both by slice.
+
+    `seeds` is the folder of `hardware_types.csv` and `hardware_aliases.csv`. `received_at` is when the logs arrived (UTC);
+    loading the same `load_id` again replaces what it loaded before. Raises SourceError where a path as a whole cannot be read or
+    the kind is unknown; then nothing is loaded.
+    """
+    if kind not in READERS:
+        raise SourceError(f"unknown kind of log {kind!r}; LEAP reads {', '.join(sorted(READERS))}: name a source as KIND=PATH")
+    resolver = read_resolver(seeds)
+    return load(
+        connection,
+        _admitted(kind, paths, resolver, params, progress),
+        received_at=received_at,
+        load_id=load_id,
+    )
+
+
+def read_resolver(seeds: Path) -> HardwareResolver:
+    """Build the resolver of hardware spellings from the seeds."""
+    return HardwareResolver.from_aliases(
+        read_aliases(seeds / "hardware_aliases.csv"), read_catalog(seeds / "hardware_types.csv").types
+    )
+
+
+def newest_attempts(connection: duckdb.DuckDBPyConnection) -> pa.Table:
+    """Give the rows of the newest load that added any, at most `_LOOKED_AT` of them, the newest known: what to look at."""
+    sql = """
+        with newest as (select load_id from raw.job_attempts order by received_at desc, load_id desc limit 1)
+
+        select * from raw.job_attempts
+        where load_id in (select load_id from newest)
+        order by known_at desc, attempt_id, segment_number, content_hash
+        limit ?
+    """
+    return read(connection, sql, [_LOOKED_AT])
+
+
+def quarantined_share(connection: duckdb.DuckDBPyConnection) -> float:
+    """Give the share of all distinct records received that are in quarantine, 0 to 1."""
+    sql = """
+        select
+            (select count(*) from raw.quarantine)::double as quarantined,
+            (select count(*) from raw.job_attempts)::double as kept
+    """
+    counts = read(connection, sql).to_pylist()[0]
+    total = counts["quarantined"] + counts["kept"]
+    return float(counts["quarantined"] / total) if total else 0.0
+
+
+def _admitted(
+    kind: str, paths: Sequence[Path], resolver: HardwareResolver, params: IngestParams, progress: Progress
+) -> Iterator[Admission]:
+    for batch in READERS[kind](paths, params, progress):
+        spellings = batch.attempts["hardware_name"].unique().to_pylist()
+        admission = admit(batch.attempts, resolver.resolve(spellings), params)
+        yield Admission(admission.kept, pa.concat_tables([batch.rejects, admission.rejects]))

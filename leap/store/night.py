@@ -1,0 +1,146 @@
+"""The working folder of a night, and its dataset: what one step leaves for the next, so that each can be run again by itself.
+
+What lives here: file names and formats, and which tables make the night's dataset. What does not: what is computed (`leap`),
+how datasets and snapshots are kept (`datasets.py`, `publisher.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leap.evaluation.backtest import History, training_matrix
+from leap.features import State
+from leap.params import Params
+from leap.store.datasets import Dataset, export, open_dataset
+from leap.store.files import write_atomic
+from leap.store.home import Home
+from leap.store.warehouse import read
+
+# The tables of the night's dataset: where each comes from, and the order that makes it the same whenever it is rebuilt.
+DATASET_TABLES = {
+    "attempts": ("marts.fct_attempts", "attempt_id, segment_number, version"),
+    "quarantine": ("raw.quarantine", "source, slice, file, line, reason, content_hash"),
+    "training_examples": ("marts.fct_training_examples", "attempt_id, segment_number, version"),
+    "state_history": ("marts.state_history", "level, key, night"),
+    "state_current": ("marts.state_current", "level, key"),
+    "ranking_candidates": ("marts.fct_ranking_candidates", "job_key, hardware_type, num_devices, pool"),
+    "hardware_types": ("marts.dim_hardware_type", "hardware_type"),
+}
+# When and in which load a record came says nothing of what it holds: two homes that read the same logs know the same.
+_NOT_CONTENT = ("received_at", "load_id")
+
+
+class NightStepMissing(FileNotFoundError):
+    """A step needs what an earlier step of the same night leaves, and it is not there; the message names both."""
+
+
+@dataclass(frozen=True)
+class NightFolder:
+    """`work/<night>/` in the home."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, home: Home, night: date) -> NightFolder:
+        """Give the folder of `night`, made if absent."""
+        path = home.work / night.isoformat()
+        path.mkdir(parents=True, exist_ok=True)
+        return cls(path)
+
+    def write_table(self, name: str, table: pa.Table) -> None:
+        """Leave a table as Parquet."""
+        unfinished = self.path / f".tmp-{name}.parquet"
+        pq.write_table(table, unfinished, compression="zstd")
+        unfinished.replace(self.path / f"{name}.parquet")
+
+    def read_table(self, name: str) -> pa.Table:
+        """Read a table that an earlier step left. Raises NightStepMissing."""
+        return pq.read_table(self._existing(f"{name}.parquet"))
+
+    def write_facts(self, name: str, facts: dict[str, Any]) -> None:
+        """Leave facts as JSON."""
+        write_atomic(self.path / f"{name}.json", json.dumps(facts, indent=1, sort_keys=True).encode())
+
+    def read_facts(self, name: str) -> dict[str, Any]:
+        """Read facts that an earlier step left. Raises NightStepMissing."""
+        facts: dict[str, Any] = json.loads(self._existing(f"{name}.json").read_text(encoding="utf-8"))
+        return facts
+
+    def empty(self, name: str) -> Path:
+        """Give an empty folder of that name, whatever was in it."""
+        folder = self.path / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def _existing(self, name: str) -> Path:
+        file = self.path / name
+        if not file.is_file():
+            raise NightStepMissing(
+                f"{file}: no such file; run the step of the same night that makes it, or a whole night with `leap nightly`"
+            )
+        return file
+
+
+def forget_older(home: Home, night: date) -> None:
+    """Remove the working folders of other nights: what should outlive a night is kept elsewhere."""
+    for folder in home.work.iterdir():
+        if folder.is_dir() and folder.name != night.isoformat():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def export_night(connection: duckdb.DuckDBPyConnection, home: Home, night: date) -> Dataset:
+    """Export the marts and the quarantine as the night's dataset, under an id that comes from night and content."""
+    tables = {
+        name: read(connection, f"select * from {table} order by {order}") for name, (table, order) in DATASET_TABLES.items()
+    }
+    content = {
+        name: table.drop_columns([column for column in _NOT_CONTENT if column in table.column_names])
+        for name, table in tables.items()
+    }
+    dataset_id = export(home.datasets, tables, night, _digest(connection, content))
+    NightFolder.of(home, night).write_facts("dataset", {"id": dataset_id})
+    return open_dataset(home.datasets, dataset_id)
+
+
+def open_night(home: Home, night: date) -> Dataset:
+    """Open the dataset that `export_night` made for `night`. Raises NightStepMissing, DatasetMissing."""
+    return open_dataset(home.datasets, NightFolder.of(home, night).read_facts("dataset")["id"])
+
+
+def _digest(connection: duckdb.DuckDBPyConnection, tables: dict[str, pa.Table]) -> str:
+    """Hash the rows of all tables, in the order they stand."""
+    digest = hashlib.sha256()
+    for name, rows in tables.items():
+        connection.register("content", rows)
+        try:
+            text = read(connection, "select md5(string_agg(md5(content::varchar), '')) as rows from content")["rows"][0].as_py()
+        finally:
+            connection.unregister("content")
+        digest.update(f"{name}:{rows.num_rows}:{text};".encode())
+    return digest.hexdigest()
+
+
+def load_history(dataset: Dataset, params: Params) -> History:
+    """Assemble the features of a dataset's examples, and give them ready to be cut at any night.
+
+    Raises NightStepMissing where `params` names a level of history that the dataset was not built with.
+    """
+    table = dataset.table("state_history")
+    absent = sorted(set(params.features.state_levels) - set(table["level"].unique().to_pylist()))
+    if absent and table.num_rows:
+        raise NightStepMissing(
+            f"dataset {dataset.id} has no history of level {', '.join(absent)}; run `leap nightly` with these params first"
+        )
+    matrix = training_matrix(dataset.table("training_examples"), State.from_table(table, params.features.state_levels))
+    return History.from_matrix(matrix, dataset.table("quarantine"))

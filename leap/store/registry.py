@@ -1,0 +1,386 @@
+"""The model registry and experiment tracker (MLflow).
+
+What lives here: making MLflow's database, logging a challenger with what it was trained on, registered versions and aliases.
+What does not: the scoring code that a version carries (`scoring_model.py`), deciding who is champion (`leap.promotion`), the
+bundle that is published (`publisher.py`): serving never asks MLflow.
+
+MLflow is imported when a method first needs it. Its tracking URI is always said: left to itself, MLflow makes a database in the
+current directory.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from leap.contracts import SUBMISSION_SCHEMA
+from leap.store.files import exclusive
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.models import ModelSignature
+    from mlflow.pyfunc import PyFuncModel
+    from mlflow.tracking import MlflowClient
+
+FINGERPRINT = "fingerprint"
+NIGHT = "night"
+DATASET_ID = "dataset_id"
+REUSED_VERSION = "reused_version"
+SCORING_MODEL = Path(__file__).with_name("scoring_model.py")
+
+# Nothing is reported to MLflow's makers, and nothing of the current directory gets into a model. Hand this to the process of
+# MLflow's UI too; a value that is already set is left alone.
+QUIET_ENVIRONMENT: Mapping[str, str] = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_AGENT_HINT": "true",
+    "MLFLOW_UV_AUTO_DETECT": "false",
+    "MLFLOW_LOG_UV_FILES": "false",
+}
+
+REQUIRED_INPUTS = ("model_type", "hardware_type")
+ANSWER_COLUMNS = ("throughput_p10", "throughput", "throughput_p90", "tier")
+
+# What scoring needs, said outright: MLflow would otherwise find it out by running the model in a second process.
+_REQUIREMENTS = ("leap-fleet", "lightgbm", "mlflow", "numpy", "pandas", "pyarrow")
+_MAX_DIGEST_LENGTH = 36  # MLflow's limit
+
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+
+
+class RegistryError(Exception):
+    """MLflow cannot be reached or refuses; the message says what was tried, where, and what to do next."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Aliases(_Frozen):
+    """What the two roles of a model version are called in MLflow."""
+
+    champion: Text
+    challenger: Text
+
+
+class RegistryConfig(_Frozen):
+    """The whole of `mlflow/registry.yaml`: experiment, registered model, aliases, and the tags that every run must carry."""
+
+    experiment: Text
+    model: Text
+    aliases: Aliases
+    required_tags: Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """A registered version and the run that asked for it; `reused` = the version was there already, with this fingerprint."""
+
+    version: str
+    run_id: str
+    fingerprint: str
+    reused: bool
+
+
+def load_registry_config(path: Path) -> RegistryConfig:
+    """Read `mlflow/registry.yaml`; RegistryError with file, key and reason where it is not what the model asks for."""
+    try:
+        return RegistryConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise RegistryError(f"{path}: no such file; it names the experiment, the model and its aliases") from None
+    except yaml.YAMLError as error:
+        raise RegistryError(f"{path}: not YAML: {error}") from None
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
+        raise RegistryError(f"{path}: {'; '.join(problems)}") from None
+
+
+class Registry:
+    """One experiment and one registered model in one MLflow database.
+
+    `tracking_uri` names the database: `sqlite:////an/absolute/path.db`, or the address of a server. `artifact_root` is the
+    folder under which models and plots are kept. Nothing is opened before the first method is called.
+    """
+
+    def __init__(self, tracking_uri: str, artifact_root: Path, config: RegistryConfig) -> None:
+        self.tracking_uri = _checked_uri(tracking_uri)
+        self.artifact_root = artifact_root.resolve()
+        self.config = config
+
+    def prepare(self) -> None:
+        """Make or migrate the database, the experiment and the registered model; safe to repeat, and at once."""
+        with self._speaking("prepare MLflow"), self._alone():
+            self.artifact_root.mkdir(parents=True, exist_ok=True)
+            client = self._connect()
+            self._prepare_experiment(client)
+            if not any(model.name == self.config.model for model in client.search_registered_models()):
+                client.create_registered_model(
+                    self.config.model, description="Throughput of a training job on a hardware type: mlflow/model_card.md"
+                )
+
+    def log_challenger(
+        self,
+        bundle: Path,
+        *,
+        params: Mapping[str, Any],
+        metrics: Mapping[str, float],
+        plots: Mapping[str, Path | Figure],
+        tags: Mapping[str, str],
+        dataset_id: str,
+        dataset_digest: str,
+        dataset_path: Path,
+        input_example: pd.DataFrame,
+        scoring_model: Path = SCORING_MODEL,
+    ) -> RegisteredModel:
+        """Log one run and register its model, or find the version that is registered already with the same fingerprint.
+
+        Args:
+            bundle: the scorer's folder; it is copied whole into the version.
+            params: any nesting of mappings; keys are joined by dots, what is neither text nor number is written as JSON.
+            metrics: figures by name.
+            plots: figures, or image files, by name.
+            tags: of the run and the version, with all of the config's `required_tags`.
+            dataset_id: the name of the immutable dataset that was trained on.
+            dataset_digest: its checksum; MLflow keeps the first 36 characters.
+            dataset_path: its folder.
+            input_example: a few rows with the columns of `input_columns()`; the version is registered only if it scores them.
+            scoring_model: the models-from-code file.
+
+        Raises RegistryError, or what the scoring code raises; the run is then marked failed and no version is registered.
+        """
+        missing = [name for name in dict.fromkeys((FINGERPRINT, *self.config.required_tags)) if not tags.get(name)]
+        if missing:
+            raise RegistryError(f"a run of experiment {self.config.experiment!r} lacks required tags: {', '.join(missing)}")
+        tags = {**tags, DATASET_ID: dataset_id}
+        with self._speaking(f"log the model of night {tags.get(NIGHT, '?')}"):
+            client = self._open()
+            known = self._version_with(client, tags[FINGERPRINT])
+            run_tags = tags if known is None else {**tags, REUSED_VERSION: str(known.version)}
+            with self._run(client, run_tags) as run_id:
+                _log_facts(params, metrics, plots)
+                _log_dataset(dataset_id, dataset_digest, dataset_path)
+                version = str(known.version) if known else self._register(bundle, tags, input_example, scoring_model)
+        return RegisteredModel(version, run_id, tags[FINGERPRINT], reused=known is not None)
+
+    def versions(self) -> tuple[str, ...]:
+        """List the registered versions, oldest first."""
+        with self._speaking("list versions"):
+            return tuple(str(found.version) for found in self._search(self._open()))
+
+    def set_alias(self, alias: str, version: str) -> None:
+        """Let `alias` name `version`; RegistryError where there is no such version."""
+        with self._speaking(f"let {alias!r} name version {version}"):
+            self._open().set_registered_model_alias(self.config.model, alias, version)
+
+    def version_of(self, alias: str) -> str | None:
+        """Give the version that `alias` names; None where there is no such alias, or its version was deleted."""
+        with self._speaking(f"look up alias {alias!r}"):
+            client = self._open()
+            models = client.search_registered_models(f"name = '{self.config.model}'")
+            version = next((str(model.aliases[alias]) for model in models if alias in model.aliases), None)
+            # MLflow may keep the alias of a version that was deleted.
+            return version if version in {str(found.version) for found in self._search(client)} else None
+
+    def load(self, alias_or_version: str) -> PyFuncModel:
+        """Load a version for scoring: a frame with the columns of `input_columns()` in, throughput (samples/s) and tier out."""
+        version = alias_or_version if alias_or_version.isdecimal() else self.version_of(alias_or_version)
+        if version is None:
+            raise RegistryError(f"{self.config.model}: no version has the alias {alias_or_version!r} in {self.tracking_uri}")
+        with self._speaking(f"load version {version}"):
+            self._open()
+            model: PyFuncModel = _mlflow().pyfunc.load_model(f"models:/{self.config.model}/{version}")
+            return model
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes from an empty SQLite database: of several that make it at once, MLflow lets all but one fail."""
+        database = _sqlite_path(self.tracking_uri)
+        if database is None:
+            yield
+            return
+        database.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(database.with_name(f"{database.name}.lock")):
+            yield
+
+    def _prepare_experiment(self, client: MlflowClient) -> None:
+        """Make the experiment where it is missing; one whose artifacts lie elsewhere (the home was moved) is set aside.
+
+        MLflow freezes the artifact folder into an experiment, so a moved home would go on writing into its old place.
+        """
+        name, location = self.config.experiment, self.artifact_root.as_uri()
+        experiment = client.get_experiment_by_name(name)
+        if experiment is not None and experiment.artifact_location.rstrip("/") != location:
+            client.rename_experiment(experiment.experiment_id, f"{name} (of {experiment.artifact_location})")
+            experiment = None
+        if experiment is None:
+            client.create_experiment(name, artifact_location=location)
+        elif experiment.lifecycle_stage == "deleted":
+            client.restore_experiment(experiment.experiment_id)
+
+    @contextmanager
+    def _run(self, client: MlflowClient, tags: Mapping[str, str]) -> Iterator[str]:
+        experiment = client.get_experiment_by_name(self.config.experiment)
+        if experiment is None:
+            raise RegistryError(f"no experiment {self.config.experiment!r} in {self.tracking_uri}; run `leap init`")
+        with _mlflow().start_run(experiment_id=experiment.experiment_id, run_name=tags.get(NIGHT), tags=dict(tags)) as run:
+            yield run.info.run_id
+
+    def _register(self, bundle: Path, tags: Mapping[str, str], input_example: pd.DataFrame, scoring_model: Path) -> str:
+        mlflow = _mlflow()
+        logged = mlflow.pyfunc.log_model(
+            name=self.config.model,
+            python_model=str(scoring_model),
+            artifacts={"bundle": str(bundle)},
+            signature=_signature(),
+            input_example=input_example,
+            pip_requirements=[f"{name}=={installed_version(name)}" for name in _REQUIREMENTS],
+            tags=dict(tags),
+        )
+        _check_scores(mlflow.pyfunc.load_model(logged.model_uri), input_example)
+        registered = mlflow.register_model(logged.model_uri, self.config.model, tags=dict(tags))
+        return str(registered.version)
+
+    def _version_with(self, client: MlflowClient, fingerprint: str) -> ModelVersion | None:
+        """Give the newest version with this fingerprint whose files are still there."""
+        same = [found for found in self._search(client) if found.tags.get(FINGERPRINT) == fingerprint]
+        kept = (found for found in reversed(same) if self._has_files(client, str(found.version)))
+        return next(kept, None)
+
+    def _search(self, client: MlflowClient) -> list[ModelVersion]:
+        found = client.search_model_versions(f"name = '{self.config.model}'", max_results=10_000)
+        return sorted(found, key=lambda version: int(version.version))  # MLflow's versions are text: "9" > "10"
+
+    def _has_files(self, client: MlflowClient, version: str) -> bool:
+        place = urlsplit(client.get_model_version_download_uri(self.config.model, version))
+        return place.scheme != "file" or Path(url2pathname(place.path)).is_dir()
+
+    def _open(self) -> MlflowClient:
+        database = _sqlite_path(self.tracking_uri)
+        if database is not None and not database.is_file():
+            raise RegistryError(f"there is no MLflow database at {database}; run `leap init`")
+        return self._connect()
+
+    def _connect(self) -> MlflowClient:
+        # Both are set for the whole process: parts of MLflow open a client of their own, which must not fall back to a default.
+        mlflow = _mlflow()
+        mlflow.set_tracking_uri(self.tracking_uri)
+        mlflow.set_registry_uri(self.tracking_uri)
+        client: MlflowClient = mlflow.MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
+        return client
+
+    @contextmanager
+    def _speaking(self, attempt: str) -> Iterator[None]:
+        """Turn what MLflow, its database or the file system raise into a sentence."""
+        try:
+            yield
+        except (*_exceptions(), OSError) as error:
+            raise RegistryError(
+                f"could not {attempt} in {self.tracking_uri} (artifacts in {self.artifact_root}): {error}; "
+                "is the database there, readable and of this MLflow version? `leap init` makes or migrates it"
+            ) from error
+
+
+def input_columns() -> tuple[str, ...]:
+    """Name the columns that a version scores: the submission's, and the candidate's hardware type, device count and pool."""
+    return (*SUBMISSION_SCHEMA.names, "hardware_type", "num_devices", "pool")
+
+
+def _checked_uri(uri: str) -> str:
+    scheme = urlsplit(uri).scheme if uri else ""
+    if not scheme:
+        raise RegistryError(f"MLflow's tracking URI is {uri!r}: name it, e.g. sqlite:////srv/leap/mlflow/mlflow.db")
+    database = _sqlite_path(uri)
+    if database is not None and not database.is_absolute():
+        raise RegistryError(f"MLflow's tracking URI {uri!r} lies relative to the current directory: give an absolute path")
+    return uri
+
+
+def _sqlite_path(uri: str) -> Path | None:
+    """Give the file of a SQLite URI (`sqlite:///` and a path), None for another kind of database."""
+    return Path(uri.partition(":///")[2]) if urlsplit(uri).scheme.startswith("sqlite") else None
+
+
+def _mlflow() -> Any:
+    for name, value in QUIET_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import mlflow
+
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    return mlflow
+
+
+def _exceptions() -> tuple[Any, Any]:
+    _mlflow()
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError
+
+
+def _log_facts(params: Mapping[str, Any], metrics: Mapping[str, float], plots: Mapping[str, Path | Figure]) -> None:
+    mlflow = _mlflow()
+    mlflow.log_params(_flatten(params))
+    mlflow.log_metrics(dict(metrics))
+    for name, plot in plots.items():
+        if isinstance(plot, Path):
+            mlflow.log_artifact(str(plot), "plots")
+        else:
+            mlflow.log_figure(plot, f"plots/{name}.png")
+
+
+def _log_dataset(dataset_id: str, digest: str, path: Path) -> None:
+    mlflow = _mlflow()
+    source = mlflow.data.sources.LocalArtifactDatasetSource(str(path))
+    dataset = mlflow.data.meta_dataset.MetaDataset(source, name=dataset_id, digest=digest[:_MAX_DIGEST_LENGTH])
+    mlflow.log_input(dataset, context="training")
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value, default=str)
+    return flat
+
+
+def _signature() -> ModelSignature:
+    """Give the signature: what must be named is text, the rest may be missing, null, whole or fractional.
+
+    Those columns have MLflow's type `any`, because it refuses whole numbers, and columns of nulls, for `double`: scoring from
+    JSON would depend on how its numbers happen to be written. `scoring_model.py` casts them.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import Schema
+
+    inputs = [
+        {"name": name, "type": "string" if name in REQUIRED_INPUTS else "any", "required": name in REQUIRED_INPUTS}
+        for name in input_columns()
+    ]
+    outputs = [{"name": name, "type": "string" if name == "tier" else "double"} for name in ANSWER_COLUMNS]
+    return ModelSignature(Schema.from_json(json.dumps(inputs)), Schema.from_json(json.dumps(outputs)))
+
+
+def _check_scores(model: PyFuncModel, input_example: pd.DataFrame) -> None:
+    answer: Any = model.predict(input_example)
+    if tuple(answer.columns) != ANSWER_COLUMNS or len(answer) != len(input_example):
+        raise RegistryError(
+            f"the logged model gave columns {list(answer.columns)} in {len(answer)} rows for {len(input_example)} examples, "
+            f"not {list(ANSWER_COLUMNS)} and one row each: it was not registered"
+        )

@@ -1,0 +1,69 @@
+"""The night's report: what came in, how good the model is, what is served.
+
+What lives here: gathering figures that the night's steps left, and showing them as markdown. What does not: computing them.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import duckdb
+
+from leap.serving.reader import SnapshotReader
+from leap.store.home import Home
+from leap.store.night import NightFolder, forget_older
+from leap.store.warehouse import reconciliation
+
+
+def night_report(home: Home, night: date, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+    """Gather the report of `night`, leave it in the night's folder, and forget the folders of earlier nights."""
+    folder = NightFolder.of(home, night)
+    manifest = SnapshotReader(home.published).manifest()
+    verdict = folder.read_facts("verdict")
+    report = {
+        "night": night.isoformat(),
+        "dataset_id": folder.read_facts("dataset")["id"],
+        "model_version": manifest.model_version,
+        "snapshot_id": manifest.snapshot_id,
+        "rankings_hash": manifest.rankings_hash,
+        "ranking_rows": manifest.row_count,
+        "job_keys": manifest.job_key_count,
+        "coverage": dict(manifest.coverage),
+        "verdict": verdict["reason"],
+        "scorecards": folder.read_facts("scorecards"),
+        "slices": reconciliation(connection).to_pylist(),
+    }
+    folder.write_facts("report", report)
+    forget_older(home, night)
+    return report
+
+
+def report_markdown(report: dict[str, Any]) -> str:
+    """Show a report as markdown."""
+    scores = [
+        f"| {name} | {card['n']} | {card['jobs']} | {card['answered']:.1%} | {card['within_10']:.1%} "
+        f"({card['interval_within_10'][0]:.1%} to {card['interval_within_10'][1]:.1%}) | {card['within_20']:.1%} |"
+        for name, card in report["scorecards"].items()
+    ]
+    slices = [
+        f"| {row['source']} | {row['slice']} | {row['records_read']} | {row['kept']} | {row['quarantined']} | {row['duplicates']} |"
+        for row in report["slices"]
+    ]
+    return "\n".join(
+        [
+            f"## Night {report['night']}",
+            f"Snapshot `{report['snapshot_id']}`: {report['ranking_rows']} rows for {report['job_keys']} job keys, "
+            f"model version {report['model_version']}, dataset `{report['dataset_id']}`.",
+            "",
+            report["verdict"],
+            "",
+            "| predictor | attempts | jobs | answered | within 10% (95% interval by job) | within 20% |",
+            "| --- | --- | --- | --- | --- | --- |",
+            *scores,
+            "",
+            "| source | slice | read | kept | quarantined | duplicates |",
+            "| --- | --- | --- | --- | --- | --- |",
+            *slices,
+        ]
+    )

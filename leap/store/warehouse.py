@@ -1,0 +1,355 @@
+"""The warehouse: one DuckDB file with one writer. Connecting, loading what was read, reading and replacing tables.
+
+What lives here: every statement about the tables of the schema ``raw``, and what any other writer needs of DuckDB. What does
+not: what becomes of raw records (the dbt project), and which of them are trusted (`leap.sources.admission`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from leap.contracts import ATTEMPT_SCHEMA, REJECT_SCHEMA, UTC_TIMESTAMP
+from leap.sources.admission import ADMITTED_SCHEMA, Admission
+
+_ARRIVAL = [
+    pa.field("content_hash", pa.string(), nullable=False),
+    pa.field("received_at", UTC_TIMESTAMP, nullable=False),
+    pa.field("load_id", pa.string(), nullable=False),
+]
+RAW_SCHEMAS: Mapping[str, pa.Schema] = {
+    "raw.job_attempts": pa.schema([*ADMITTED_SCHEMA, *_ARRIVAL]),
+    "raw.quarantine": pa.schema([*REJECT_SCHEMA, *_ARRIVAL]),
+    "raw.loads": pa.schema(
+        [
+            pa.field("load_id", pa.string(), nullable=False),
+            pa.field("source", pa.string(), nullable=False),
+            pa.field("slice", pa.string(), nullable=False),
+            pa.field("received_at", UTC_TIMESTAMP, nullable=False),
+            *[pa.field(name, pa.int64(), nullable=False) for name in ("records_read", "kept", "quarantined", "duplicates")],
+        ]
+    ),
+    "raw.hardware_spellings": pa.schema(
+        [
+            pa.field("hardware_name", pa.string(), nullable=False),
+            pa.field("hardware_type", pa.string(), nullable=False),
+            pa.field("first_seen_at", UTC_TIMESTAMP, nullable=False),
+        ]
+    ),
+}
+
+# Readers may yield a batch per file; batches are staged together up to this many rows.
+_STAGED_ROWS = 50_000
+_IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+class WarehouseBusy(RuntimeError):
+    """Another process has the warehouse open; the message names the file, the holder and what to do."""
+
+
+class LoadError(RuntimeError):
+    """A load does not add up; nothing of it was kept."""
+
+
+@dataclass(frozen=True)
+class SliceCount:
+    """What became of the records of one slice in one load: ``records_read = kept + quarantined + duplicates``."""
+
+    source: str
+    slice: str
+    records_read: int
+    kept: int
+    quarantined: int
+    duplicates: int
+
+
+@contextmanager
+def connect(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open the warehouse for reading and writing, in UTC, and close it again; the file is made where there is none.
+
+    Raises WarehouseBusy where another process has it open.
+    """
+    try:
+        # Nothing is fetched from the network: what LEAP needs is linked into DuckDB.
+        con = duckdb.connect(path, config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+    except duckdb.IOException as error:
+        if "lock" not in str(error):
+            raise
+        holder = re.search(r"held in (.+?\(PID \d+\))", str(error))
+        raise WarehouseBusy(
+            f"{path} is open in another process{f', {holder[1]}' if holder else ''}; the warehouse has one user at a time. "
+            "Wait until the night that runs has ended, or end what holds the file, then try again; "
+            "to look at data while a night runs, read the Parquet files under datasets/"
+        ) from None
+    try:
+        con.execute("SET TimeZone = 'UTC'")
+        yield con
+    finally:
+        con.close()
+
+
+def create_raw_tables(con: duckdb.DuckDBPyConnection) -> None:
+    """Create the schema ``raw`` and its tables where they are missing."""
+    con.execute("CREATE SCHEMA IF NOT EXISTS raw")
+    for table, schema in RAW_SCHEMAS.items():
+        _create_table(con, table, schema)
+
+
+def load(con: duckdb.DuckDBPyConnection, batches: Iterable[Admission], received_at: datetime, load_id: str) -> list[SliceCount]:
+    """Load the batches of one source in one transaction, and count by slice what became of them.
+
+    A record with the content of one that is there already, or that came before it in the same load, counts as a duplicate.
+    Content is all of `ATTEMPT_SCHEMA` as received; of a reject it is source, attempt, reason and record, or file and line
+    where there is no record. An attempt's ``known_at`` is filled with `received_at` where the source gave none.
+
+    Rows of an earlier load with the same `load_id` are deleted first, so that a retry does not double them. An error in
+    `batches` or here leaves the warehouse as it was.
+
+    Raises LoadError where what was read is not what was kept, quarantined and found twice.
+    """
+    with _transaction(con):
+        create_raw_tables(con)
+        for table in ("raw.job_attempts", "raw.quarantine", "raw.loads"):
+            con.execute(f"DELETE FROM {table} WHERE load_id = ?", [load_id])
+        rows_read = _stage(con, batches)
+        con.execute(_MARK_ATTEMPTS)
+        con.execute(_MARK_REJECTS)
+        arrival = {"received_at": received_at, "load_id": load_id}
+        con.execute(_INSERT_ATTEMPTS, arrival)
+        con.execute(_INSERT_REJECTS, arrival)
+        con.execute(_INSERT_COUNTS, arrival)
+        con.execute(_INSERT_SPELLINGS, {"received_at": received_at})
+        counts = _counts(con, load_id)
+        _check(counts, rows_read, load_id)
+        for name in _STAGED:
+            con.execute(f"DROP TABLE temp.{name}; DROP TABLE temp.marked_{name}")
+    return counts
+
+
+def reconciliation(con: duckdb.DuckDBPyConnection) -> pa.Table:
+    """Count by source and slice what all loads report beside what the tables hold.
+
+    Columns: source, slice, loads, records_read, kept, quarantined, duplicates, job_attempts, quarantine (rows in the tables),
+    and is_reconciled: the counts add up, and the tables hold what the loads say.
+    """
+    create_raw_tables(con)
+    return read(con, _RECONCILIATION)
+
+
+def read(con: duckdb.DuckDBPyConnection, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
+    """Run a query with bound parameters and return its rows; times are UTC."""
+    result = con.sql(sql, params=params)
+    if result is None:
+        raise ValueError(f"not a query, it returns no rows: {sql}")
+    table: pa.Table = result.to_arrow_table()
+    return table
+
+
+def replace(con: duckdb.DuckDBPyConnection, table: str, rows: pa.Table, where: Mapping[str, Any]) -> None:
+    """Put `rows` in place of the rows of `table` whose columns have the values of `where`, in one transaction.
+
+    `table` is ``schema.name``; it is created from the schema of `rows` where it is missing. An empty `where` replaces all rows.
+    Raises ValueError where a name is no plain identifier, and where a row lies outside of `where`: a retry would double it.
+    """
+    _check_names(*table.split("."), *where, *rows.column_names)
+    columns = ", ".join(rows.column_names)
+    matches = " AND ".join(f"{column} IS NOT DISTINCT FROM ?" for column in where) or "true"
+    values = list(where.values())
+    with _registered(con, rows=rows), _transaction(con):
+        con.execute(f"CREATE SCHEMA IF NOT EXISTS {table.partition('.')[0]}")
+        _create_table(con, table, rows.schema)
+        outside = _scalar(con, f"SELECT count(*) FROM rows WHERE NOT ({matches})", values)
+        if outside:
+            raise ValueError(
+                f"{table}: {outside} of {rows.num_rows} rows are outside of {dict(where)}; replace what they belong to"
+            )
+        con.execute(f"DELETE FROM {table} WHERE {matches}", values)
+        con.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM rows")
+
+
+@contextmanager
+def _transaction(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    con.execute("BEGIN TRANSACTION")
+    try:
+        yield
+    except BaseException:
+        con.execute("ROLLBACK")
+        raise
+    con.execute("COMMIT")
+
+
+@contextmanager
+def _registered(con: duckdb.DuckDBPyConnection, **tables: pa.Table) -> Iterator[None]:
+    for name, table in tables.items():
+        con.register(name, table)
+    try:
+        yield
+    finally:
+        for name in tables:
+            con.unregister(name)
+
+
+def _create_table(con: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
+    with _registered(con, empty=schema.empty_table()):
+        con.execute(f"CREATE TABLE IF NOT EXISTS {table} AS SELECT * FROM empty")
+
+
+def _check_names(*names: str) -> None:
+    for name in names:
+        if not _IDENTIFIER.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a table or column; use lower case letters, digits and underscores")
+
+
+def _scalar(con: duckdb.DuckDBPyConnection, sql: str, params: Sequence[Any]) -> int:
+    row = con.execute(sql, params).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+_STAGED: Mapping[str, pa.Schema] = {"attempts": ADMITTED_SCHEMA, "rejects": REJECT_SCHEMA}
+
+
+def _stage(con: duckdb.DuckDBPyConnection, batches: Iterable[Admission]) -> int:
+    """Put all batches into temporary tables and return how many records they held."""
+    for name, schema in _STAGED.items():
+        with _registered(con, empty=schema.empty_table()):
+            con.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM empty")
+    rows_read = 0
+    for parts in _gather(batches):
+        for (name, schema), tables in zip(_STAGED.items(), parts, strict=True):
+            rows = pa.concat_tables([table.select(schema.names).cast(schema) for table in tables])
+            with _registered(con, rows=rows):
+                con.execute(f"INSERT INTO temp.{name} SELECT * FROM rows")
+            rows_read += rows.num_rows
+    return rows_read
+
+
+def _gather(batches: Iterable[Admission]) -> Iterator[tuple[list[pa.Table], list[pa.Table]]]:
+    kept: list[pa.Table] = []
+    rejects: list[pa.Table] = []
+    waiting = 0
+    for batch in batches:
+        kept.append(batch.kept)
+        rejects.append(batch.rejects)
+        waiting += batch.kept.num_rows + batch.rejects.num_rows
+        if waiting >= _STAGED_ROWS:
+            yield kept, rejects
+            kept, rejects, waiting = [], [], 0
+    if kept:
+        yield kept, rejects
+
+
+def _counts(con: duckdb.DuckDBPyConnection, load_id: str) -> list[SliceCount]:
+    rows = read(
+        con,
+        """
+        SELECT source, slice, records_read, kept, quarantined, duplicates
+        FROM raw.loads WHERE load_id = ? ORDER BY source, slice
+        """,
+        [load_id],
+    )
+    return [SliceCount(**row) for row in rows.to_pylist()]
+
+
+def _check(counts: Sequence[SliceCount], rows_read: int, load_id: str) -> None:
+    wrong = [count for count in counts if count.records_read != count.kept + count.quarantined + count.duplicates]
+    if wrong or sum(count.records_read for count in counts) != rows_read:
+        raise LoadError(
+            f"load {load_id}: {rows_read} records were read, but kept + quarantined + duplicates differ from them in "
+            f"{wrong or counts}; nothing was loaded. This is a fault of LEAP: please report it with the source"
+        )
+
+
+def _text(field: pa.Field) -> str:
+    """Write a column in the one way that hashes are made from: independent of time zone and of display settings."""
+    return f'epoch_us("{field.name}")::VARCHAR' if pa.types.is_timestamp(field.type) else f'"{field.name}"::VARCHAR'
+
+
+# As JSON, because a value may hold any separator, and null differs from an empty string.
+_ATTEMPT_HASH = f"md5(to_json([{', '.join(_text(field) for field in ATTEMPT_SCHEMA)}]))"
+_REJECT_HASH = """md5(to_json([
+    source, attempt_id, reason, record,
+    CASE WHEN record IS NULL THEN file END, CASE WHEN record IS NULL THEN line::VARCHAR END
+]))"""
+
+
+def _mark(staged: str, table: str, content_hash: str) -> str:
+    """Say of each staged row whether its content is in `table` already or came before it in the same load."""
+    return f"""
+    CREATE OR REPLACE TEMP TABLE marked_{staged} AS
+    SELECT *, row_number() OVER (PARTITION BY content_hash ORDER BY file, line) > 1
+        OR content_hash IN (SELECT content_hash FROM {table}) AS is_duplicate
+    FROM (SELECT *, {content_hash} AS content_hash FROM temp.{staged})
+    """
+
+
+def _insert(staged: str, table: str, known_at: str) -> str:
+    return f"""
+    INSERT INTO {table} BY NAME
+    SELECT * EXCLUDE (is_duplicate){known_at}, $received_at::TIMESTAMPTZ AS received_at, $load_id AS load_id
+    FROM temp.marked_{staged} WHERE NOT is_duplicate ORDER BY source, file, line, content_hash
+    """
+
+
+_MARK_ATTEMPTS = _mark("attempts", "raw.job_attempts", _ATTEMPT_HASH)
+_MARK_REJECTS = _mark("rejects", "raw.quarantine", _REJECT_HASH)
+_INSERT_ATTEMPTS = _insert(
+    "attempts", "raw.job_attempts", " REPLACE (coalesce(known_at, $received_at::TIMESTAMPTZ) AS known_at)"
+)
+_INSERT_REJECTS = _insert("rejects", "raw.quarantine", "")
+
+# What was kept and quarantined is counted in the tables themselves, what was read and found twice in what was staged.
+_INSERT_COUNTS = """
+INSERT INTO raw.loads BY NAME
+WITH counted AS (
+    SELECT source, slice, 'read' AS what FROM temp.attempts
+    UNION ALL SELECT source, slice, 'read' FROM temp.rejects
+    UNION ALL SELECT source, slice, 'duplicate' FROM temp.marked_attempts WHERE is_duplicate
+    UNION ALL SELECT source, slice, 'duplicate' FROM temp.marked_rejects WHERE is_duplicate
+    UNION ALL SELECT source, slice, 'kept' FROM raw.job_attempts WHERE load_id = $load_id
+    UNION ALL SELECT source, slice, 'quarantined' FROM raw.quarantine WHERE load_id = $load_id
+)
+SELECT
+    $load_id AS load_id, source, slice, $received_at::TIMESTAMPTZ AS received_at,
+    count(*) FILTER (what = 'read') AS records_read, count(*) FILTER (what = 'kept') AS kept,
+    count(*) FILTER (what = 'quarantined') AS quarantined, count(*) FILTER (what = 'duplicate') AS duplicates
+FROM counted GROUP BY source, slice ORDER BY source, slice
+"""
+
+_INSERT_SPELLINGS = """
+INSERT INTO raw.hardware_spellings BY NAME
+SELECT DISTINCT hardware_name, hardware_type, $received_at::TIMESTAMPTZ AS first_seen_at
+FROM temp.attempts
+ANTI JOIN raw.hardware_spellings USING (hardware_name, hardware_type)
+ORDER BY hardware_name, hardware_type
+"""
+
+_RECONCILIATION = """
+WITH loaded AS (
+    SELECT
+        source, slice, count(*) AS loads, sum(records_read)::BIGINT AS records_read, sum(kept)::BIGINT AS kept,
+        sum(quarantined)::BIGINT AS quarantined, sum(duplicates)::BIGINT AS duplicates
+    FROM raw.loads GROUP BY source, slice
+),
+attempts AS (SELECT source, slice, count(*) AS job_attempts FROM raw.job_attempts GROUP BY source, slice),
+rejects AS (SELECT source, slice, count(*) AS quarantine FROM raw.quarantine GROUP BY source, slice),
+counted AS (
+    SELECT
+        source, slice, coalesce(loads, 0) AS loads, coalesce(records_read, 0) AS records_read, coalesce(kept, 0) AS kept,
+        coalesce(quarantined, 0) AS quarantined, coalesce(duplicates, 0) AS duplicates,
+        coalesce(job_attempts, 0) AS job_attempts, coalesce(quarantine, 0) AS quarantine
+    FROM loaded FULL JOIN attempts USING (source, slice) FULL JOIN rejects USING (source, slice)
+)
+SELECT
+    *,
+    records_read = kept + quarantined + duplicates AND kept = job_attempts AND quarantined = quarantine AS is_reconciled
+FROM counted ORDER BY source, slice
+"""

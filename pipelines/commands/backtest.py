@@ -1,0 +1,135 @@
+"""`leap backtest`."""
+
+import json as json_format
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelines.settings import Settings
+
+if TYPE_CHECKING:
+    from leap.evaluation.backtest import BacktestResult
+    from leap.evaluation.metrics import Scorecard
+    from leap.store.datasets import Dataset
+
+
+def backtest(
+    nights: Annotated[int, typer.Option(min=1, help="How many nights that have runs.")] = 30,
+    end: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"],
+            metavar="DATE",
+            help="The last night, a UTC day. Default: the newest that has runs.",
+            show_default=False,
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="ID", help="The dataset of a night. Default: the newest.", show_default=False)
+    ] = None,
+    params: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="A YAML file with some of the keys of params.yaml, laid over it.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the scores as one JSON object.")] = False,
+) -> None:
+    """Score LEAP's model and the lookup table on past nights, each retrained every night on what its cut knew.
+
+    Every attempt that started in the window and succeeded counts: one without an answer is wrong, and so is one whose record is
+    in quarantine. Reads the immutable dataset that a night has exported, so that it can run while a night does.
+
+    Exit codes: 0 scores. 1 nothing to score. 2 wrong usage.
+
+    Examples:
+
+        leap backtest --nights 30 --json
+
+        leap backtest --nights 10 --end 2024-05-10 --params small_trees.yaml
+    """
+    settings = Settings.from_environment()
+    settings.enter()
+    import numpy as np
+
+    from leap.evaluation.backtest import backtest as run
+    from leap.params import load_params
+    from leap.store.datasets import open_dataset
+
+    chosen = load_params(settings.params, params)
+    opened = open_dataset(settings.home / "datasets", dataset)
+    from leap.store.night import load_history
+
+    history = load_history(opened, chosen)
+    last = np.datetime64(end.replace(tzinfo=UTC).date(), "D") if end else None
+    result = run(history, chosen, nights=nights, end=last, progress=_say)
+    typer.echo(_as_json(result, opened) if json else _as_text(result, opened))
+
+
+def _say(night: Any, done: int, total: int) -> None:
+    typer.echo(f"night {night}: {done} of {total}", err=True)
+
+
+def _as_json(result: "BacktestResult", dataset: "Dataset") -> str:
+    outcome = {
+        "dataset_id": dataset.id,
+        "nights": [str(night) for night in result.nights],
+        "predictors": {name: card.to_json() for name, card in result.scorecards.items()},
+        "by_night": {
+            name: [{"night": str(night), "n": card.n, "within_10": card.to_json()["within_10"]} for night, card in pairs]
+            for name, pairs in _by_night(result).items()
+        },
+    }
+    return json_format.dumps(outcome, indent=2)
+
+
+def _by_night(result: "BacktestResult") -> "dict[str, list[tuple[Any, Scorecard]]]":
+    return {name: list(zip(result.nights, cards, strict=True)) for name, cards in result.by_night.items()}
+
+
+def _as_text(result: "BacktestResult", dataset: "Dataset") -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{len(result.nights)} nights from {result.nights[0]} to {result.nights[-1]}, one retrain each",
+        caption=f"dataset {dataset.id}; interval: 95% by bootstrap over jobs",
+    )
+    for name in (
+        "predictor",
+        "attempts",
+        "jobs",
+        "answered",
+        "within 10%",
+        "interval",
+        "within 20%",
+        "median error",
+        "p10-p90 holds",
+    ):
+        table.add_column(name, justify="left" if name == "predictor" else "right")
+    for name, card in result.scorecards.items():
+        low, high = card.interval_within_10
+        table.add_row(
+            name,
+            str(card.n),
+            str(card.jobs),
+            f"{card.answered:.1%}",
+            f"{card.within_10:.1%}",
+            f"{low:.1%} to {high:.1%}",
+            f"{card.within_20:.1%}",
+            f"{card.median_ape:.1%}",
+            f"{card.coverage:.1%}",
+        )
+        for tier, part in card.tiers.items():
+            figures = ("", f"{part.within_10:.1%}", "", f"{part.within_20:.1%}", "", f"{part.coverage:.1%}")
+            table.add_row(f"  {tier}", str(part.n), "", *figures, style="dim")
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().rstrip("\n")

@@ -1,0 +1,123 @@
+"""`leap ingest KIND PATH...`."""
+
+import json as json_format
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.settings import Settings
+
+if TYPE_CHECKING:
+    from leap.sources import Progress
+    from leap.store.warehouse import SliceCount
+
+Paths = Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object.")]
+
+ingest = typer.Typer(no_args_is_help=True, help="Read job logs into the raw tables; what is not trusted goes to quarantine.")
+
+
+@ingest.command()
+def mlperf(paths: Paths, json: AsJson = False) -> None:
+    """Read MLPerf Training results: a checkout of a results repository, its .tar.xz or .tar.gz, or a folder of them.
+
+    Prints what was read, kept, quarantined and found twice by round and benchmark: read = kept + quarantined + duplicates.
+
+    Examples:
+
+        leap ingest mlperf training_results_v4.0
+
+        leap ingest mlperf training_results_v4.0.tar.xz training_results_v4.1.tar.xz
+    """
+    _ingest("mlperf", paths, json)
+
+
+@ingest.command()
+def jsonl(paths: Paths, json: AsJson = False) -> None:
+    """Read the canonical attempt log: JSON lines, plain, gzip or zstd, one record per attempt and constant segment.
+
+    Prints what was read, kept, quarantined and found twice by file: read = kept + quarantined + duplicates.
+
+    Examples:
+
+        leap ingest jsonl /var/log/fleet/attempts-2026-03-01.jsonl.gz
+
+        leap ingest jsonl /var/log/fleet
+    """
+    _ingest("jsonl", paths, json)
+
+
+def _ingest(kind: str, paths: Sequence[Path], json: bool) -> None:
+    settings = Settings.from_environment()
+    settings.enter()
+    from leap.params import load_params
+    from leap.store.home import night_lock
+    from leap.store.ingest import ingest as load_logs
+    from leap.store.warehouse import connect
+    from pipelines.prepare import prepare_home
+
+    params = load_params(settings.params)
+    home = prepare_home(settings)
+    received_at = datetime.now(UTC)
+    with night_lock(home, owner=f"leap ingest {kind}"), connect(home.warehouse) as connection, _progress() as progress:
+        counts = load_logs(
+            connection,
+            kind,
+            paths,
+            seeds=settings.dbt_project / "seeds",
+            params=params.ingest,
+            received_at=received_at,
+            load_id=f"{received_at.isoformat()}:{kind}",
+            progress=progress,
+        )
+        reasons = connection.execute("select reason, count(*) from raw.quarantine group by all order by 2 desc, 1").fetchall()
+    typer.echo(_as_json(counts, reasons) if json else _as_text(counts, reasons))
+
+
+def _as_json(counts: "Sequence[SliceCount]", reasons: Sequence[tuple[str, int]]) -> str:
+    from dataclasses import asdict
+
+    total = {name: sum(getattr(count, name) for count in counts) for name in _FIGURES}
+    return json_format.dumps(
+        {"total": total, "slices": [asdict(count) for count in counts], "quarantine": dict(reasons)}, indent=2
+    )
+
+
+_FIGURES = ("records_read", "kept", "quarantined", "duplicates")
+
+
+def _as_text(counts: "Sequence[SliceCount]", reasons: Sequence[tuple[str, int]]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="records by slice: read = kept + quarantined + duplicates", show_footer=True)
+    table.add_column("slice", footer="all")
+    for name in _FIGURES:
+        footer = str(sum(getattr(count, name) for count in counts))
+        table.add_column(name.removeprefix("records_"), justify="right", footer=footer)
+    for count in counts:
+        table.add_row(count.slice, *(str(getattr(count, name)) for name in _FIGURES))
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+        if reasons:
+            console.print("in quarantine, all loads: " + ", ".join(f"{reason} {count}" for reason, count in reasons))
+    return capture.get().rstrip("\n")
+
+
+@contextmanager
+def _progress() -> "Iterator[Progress]":
+    """Show how far reading is, on the error stream."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda _what, _done, _total: None
+        return
+    with console.status("reading") as status:
+        yield lambda what, done, total: status.update(escape(f"{what}: {done}" + (f" of {total}" if total else "")))

@@ -1,0 +1,115 @@
+"""A night on the terminal: a line as each step starts and ends.
+
+What lives here: turning Dagster's events into lines, and keeping all else off the terminal. What does not: the summary at the
+end (`commands/nightly.py`).
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Self, TextIO
+
+import dagster as dg
+from dagster import DagsterEventType
+from rich.console import Console
+from rich.markup import escape
+
+from assets.runs import is_check_failure
+
+# Without a terminal that can be redrawn, what a step says of itself is shown this often.
+_SAY_EVERY_SECONDS = 10.0
+_MAX_WIDTH = 100
+_NOT_RUN = "Dependencies for step"  # Dagster's word on each step that a failure keeps from running; the summary lists them
+_PLANNED = (DagsterEventType.ASSET_MATERIALIZATION_PLANNED, DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED)
+
+
+def step_name(step_key: str) -> str:
+    """Give a step the name that its asset has: `raw__job_attempts` is `raw/job_attempts`."""
+    return step_key.replace("__", "/", 1)
+
+
+class StepLines:
+    """Dagster's event listener for one run: writes lines to `terminal`, keeps which steps were planned and their seconds."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._console = Console(file=terminal, highlight=False, soft_wrap=True)
+        self._status = self._console.status("loading") if self._console.is_terminal else None
+        self._started: dict[str, float] = {}
+        self._spoke = 0.0
+        self._current = ""
+        self.seconds: dict[str, float] = {}
+        self.planned: list[str] = []
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, entry: dg.EventLogEntry) -> None:
+        """Take one event of the run."""
+        event = entry.dagster_event
+        if event is None:
+            self._said(entry)
+        elif event.step_key is None:
+            return
+        elif event.event_type in _PLANNED and event.step_key not in self.planned:
+            self.planned.append(event.step_key)
+        elif event.event_type == DagsterEventType.STEP_START:
+            self._began(event.step_key)
+        elif event.event_type == DagsterEventType.STEP_SUCCESS:
+            self._ended(event.step_key, "[green]done[/]  ")
+        elif event.event_type == DagsterEventType.STEP_FAILURE:
+            self._ended(event.step_key, "[yellow]held[/]  " if is_check_failure(event) else "[red]failed[/]")
+
+    def _began(self, step: str) -> None:
+        self._started[step] = self._spoke = monotonic()
+        self._current = step_name(step)
+        if self._status is not None:
+            self._status.update(escape(self._current))
+        else:
+            self._console.print(f"start   {escape(self._current)}")
+
+    def _ended(self, step: str, how: str) -> None:
+        self.seconds[step] = monotonic() - self._started.get(step, monotonic())
+        self._console.print(f"{how}  {escape(step_name(step))}  {self.seconds[step]:.1f} s")
+
+    def _said(self, entry: dg.EventLogEntry) -> None:
+        text = entry.user_message.strip().partition("\n")[0][:_MAX_WIDTH]
+        if text.startswith(_NOT_RUN):
+            return
+        level = int(entry.level)
+        if level >= logging.WARNING:
+            self._console.print(f"        {escape(text)}")
+        elif level == logging.INFO and self._status is not None:
+            self._status.update(f"{escape(self._current)}  [dim]{escape(text)}[/]")
+        elif level == logging.INFO and monotonic() - self._spoke > _SAY_EVERY_SECONDS:
+            self._spoke = monotonic()
+            self._console.print(f"        {escape(text)}")
+
+
+@contextmanager
+def quiet_process(log: Path) -> Iterator[TextIO]:
+    """Send all that this process and its children write to `log`, and give the error stream that was there before.
+
+    Dagster copies what steps write to the process's own streams, by file descriptor, so descriptors are what is redirected.
+    """
+    with ExitStack() as stack:
+        terminal = stack.enter_context(os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1))
+        sink = stack.enter_context(log.open("wb"))
+        for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+            stream.flush()
+            before = os.dup(descriptor)
+            os.dup2(sink.fileno(), descriptor)
+            stack.callback(os.close, before)
+            stack.callback(os.dup2, before, descriptor)
+            stack.callback(stream.flush)
+        yield terminal

@@ -1,0 +1,185 @@
+"""A backtest night learns only from what its cut knew, and is scored on every attempt of that night."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from leap.contracts import CANDIDATE_SCHEMA, REJECT_SCHEMA, SUBMISSION_SCHEMA
+from leap.evaluation.backtest import (
+    History,
+    NothingToScoreError,
+    backtest,
+    default_predictors,
+    fit_with_intervals,
+    training_matrix,
+    window,
+)
+from leap.features import State
+from leap.params import FeatureParams, Params, load_params
+from leap.predictors import Examples, Prediction
+
+EXAMPLE_SCHEMA = pa.schema(
+    [
+        pa.field("attempt_id", pa.string()),
+        pa.field("is_newest", pa.bool_()),
+        pa.field("night", pa.date32()),
+        pa.field("visible_from", pa.date32()),
+        pa.field("visible_to", pa.date32()),
+        pa.field("outcome", pa.string()),
+        pa.field("log_throughput_per_device", pa.float64()),
+        *SUBMISSION_SCHEMA,
+        *[field.with_nullable(True) for field in CANDIDATE_SCHEMA],
+    ]
+)
+
+
+@pytest.fixture
+def params(repository, levels) -> Params:
+    whole = load_params(repository / "params.yaml")
+    return whole.model_copy(update={"features": FeatureParams(state_levels=levels)})
+
+
+def day(number: int) -> dt.date:
+    return dt.date(2024, 1, 1) + dt.timedelta(days=number)
+
+
+def example(attempt: str, night: int, label: float, **change) -> dict:
+    return {
+        "attempt_id": attempt,
+        "is_newest": True,
+        "night": day(night),
+        "visible_from": day(night + 1),
+        "visible_to": None,
+        "outcome": "succeeded",
+        "log_throughput_per_device": label,
+        "job_id": attempt,
+        "model_type": "bert",
+        "hardware_type": "H100",
+        "num_devices": 8.0,
+        "pool": "default",
+        "vendor": "NVIDIA",
+        "family": "Hopper",
+    } | change
+
+
+def history_of(rows: list[dict], state: State, quarantine: pa.Table | None = None) -> History:
+    return History.from_matrix(training_matrix(pa.Table.from_pylist(rows, schema=EXAMPLE_SCHEMA), state), quarantine)
+
+
+@pytest.fixture
+def state(state_table, levels) -> State:
+    return State.from_table(
+        state_table(
+            [("model_hardware", ("bert", "H100"), "2024-01-02", 1.0), ("exact", ("bert", "H100", "8"), "2024-01-02", 1.0)]
+        ),
+        levels,
+    )
+
+
+class Recorder:
+    """Answers with the mean of the labels that it was given, and keeps them."""
+
+    name = "recorder"
+    seen: list[list[float]] = []
+
+    def fit(self, examples: Examples) -> Recorder:
+        self.mean = float(np.mean(examples.target))
+        Recorder.seen.append(sorted(examples.target.tolist()))
+        return self
+
+    def predict(self, features: pa.Table) -> Prediction:
+        answer = np.full(features.num_rows, self.mean)
+        return Prediction(answer, answer, answer, np.full(features.num_rows, "learned"))
+
+
+def test_a_night_learns_the_label_that_its_cut_knew(state, params):
+    # given: attempt a of night 1 logged 1.0, corrected to 5.0 in a version known from night 4 on
+    rows = [
+        example("a", 1, 1.0, is_newest=False, visible_to=day(4)),
+        example("a", 1, 5.0, visible_from=day(4)),
+        example("b", 3, 2.0),
+        example("c", 4, 3.0),
+    ]
+    Recorder.seen = []
+    # when
+    result = backtest(history_of(rows, state), params, nights=2, end=None, makers=[Recorder])
+    # then: night 3 trained on 1.0; night 4 on the correction and on b
+    assert Recorder.seen == [[1.0], [2.0, 5.0]]
+    assert [str(night) for night in result.nights] == ["2024-01-04", "2024-01-05"]
+
+
+def test_the_denominator_holds_what_was_quarantined_and_leaves_out_what_did_not_succeed(state, params):
+    rows = [example("a", 1, 1.0), example("b", 2, 1.0), example("f", 2, 1.0, outcome="failed")]
+    started = dt.datetime(2024, 1, 3, 5, tzinfo=dt.UTC)
+    bad = {
+        "source": "mlperf",
+        "slice": "s",
+        "file": "f",
+        "line": 1,
+        "attempt_id": "q",
+        "job_id": "job-q",
+        "started_at": started,
+        "ended_at": started + dt.timedelta(hours=1),
+        "outcome": "succeeded",
+        "reason": "label-disagrees",
+        "detail": "",
+    }
+    unfinished = bad | {"attempt_id": "u", "ended_at": None}
+    mended = bad | {"attempt_id": "b"}
+    quarantine = pa.Table.from_pylist([bad, unfinished, mended], schema=REJECT_SCHEMA)
+    # when
+    result = backtest(history_of(rows, state, quarantine), params, nights=1, end=np.datetime64("2024-01-03"), makers=[Recorder])
+    # then: b and the quarantined one
+    card = result.scorecards["recorder"]
+    assert card.n == 2
+    assert card.answered == pytest.approx(0.5)
+    assert card.within_10 == pytest.approx(0.5)
+
+
+def test_permuting_every_label_known_after_the_cut_changes_no_prediction(state, params):
+    # given
+    rng = np.random.default_rng(3)
+    rows = [
+        example(f"a{number}", number % 12, float(rng.normal(1, 0.2)), global_batch_size=float(2 ** (number % 4)))
+        for number in range(240)
+    ]
+    cut = np.datetime64(day(8), "D")
+    before = history_of(rows, state)
+    shuffled = [
+        row | {"log_throughput_per_device": float(rng.normal(50, 9))} if row["visible_from"] > day(8) else row for row in rows
+    ]
+    after = history_of(shuffled, state)
+    # when: both fitted at the cut and asked about the night
+    asked = before.features.filter(pa.array(before.night == cut))
+    for make in default_predictors(params):
+        one = fit_with_intervals(make(), before, cut, params).predict(asked)
+        two = fit_with_intervals(make(), after, cut, params).predict(asked)
+        # then
+        for part in ("p10", "p50", "p90"):
+            np.testing.assert_array_equal(getattr(one, part), getattr(two, part))
+
+
+def test_the_window_is_the_newest_nights_and_grows_until_it_holds_enough(state, params):
+    rows = [example(f"a{number}", number, 1.0) for number in range(20)]
+    history = history_of(rows, state)
+    marked = window(history, np.ones(20, dtype=bool), params)
+    # 5 nights asked for, 30 attempts wanted, half of the nights at most
+    assert sorted(history.night[marked].astype(str))[0] == "2024-01-11"
+    assert marked.sum() == 10
+
+
+def test_a_night_with_nothing_to_learn_from_is_a_miss_and_no_crash(state_table, levels, params):
+    nothing = State.from_table(state_table([]), levels)
+    result = backtest(history_of([example("a", 1, 1.0)], nothing), params, nights=3, end=None)
+    assert result.scorecards["leap"].n == 1
+    assert result.scorecards["leap"].answered == 0.0
+    assert result.scorecards["lookup"].within_10 == 0.0
+
+
+def test_an_end_before_all_runs_is_an_error_that_names_the_span(state, params):
+    with pytest.raises(NothingToScoreError, match="2024-01-02 to 2024-01-02"):
+        backtest(history_of([example("a", 1, 1.0)], state), params, nights=1, end=np.datetime64("2020-01-01"))
