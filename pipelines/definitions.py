@@ -11,7 +11,6 @@ from typing import Any
 
 import dagster as dg
 
-from assets import ingest, ranking, reporting, training, validation
 from assets.features import build_dbt_assets
 from assets.resources import (
     HomeResource,
@@ -28,16 +27,15 @@ from pipelines.schedules import build_nightly_schedule
 from pipelines.sensors import dead_runs
 from pipelines.settings import Settings, SettingsError
 
-ASSET_MODULES: tuple[ModuleType, ...] = (ingest, training, validation, ranking, reporting)
-
 
 def build_defs(settings: Settings, *, resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
     """Put the graph together for one home; `resource_overrides` replaces resources by key. Raises SettingsError."""
     if not settings.manifest.is_file():
         raise SettingsError(f"{settings.manifest}: no such file; run `leap init` (LEAP_HOME is {settings.home})")
+    modules = _asset_modules()
     return dg.Definitions(
-        assets=[build_dbt_assets(settings.manifest), *dg.load_assets_from_modules(ASSET_MODULES)],
-        asset_checks=dg.load_asset_checks_from_modules(ASSET_MODULES),
+        assets=[build_dbt_assets(settings.manifest), *dg.load_assets_from_modules(modules)],
+        asset_checks=dg.load_asset_checks_from_modules(modules),
         jobs=[NIGHTLY_JOB],
         schedules=[build_nightly_schedule(settings.sources)],
         sensors=[dead_runs],
@@ -53,6 +51,13 @@ def defs() -> dg.Definitions:
     settings = Settings.from_environment()
     settings.enter()
     return build_defs(settings)
+
+
+def _asset_modules() -> tuple[ModuleType, ...]:
+    # imported here and not above: lightgbm reads OMP_WAIT_POLICY when it is imported, which the settings must have set by then
+    from assets import ingest, ranking, reporting, training, validation
+
+    return (ingest, training, validation, ranking, reporting)
 
 
 def _resources(settings: Settings) -> dict[str, Any]:

@@ -5,6 +5,7 @@ What lives here: what `leap init` does beyond folders. What does not: the lock a
 """
 
 import subprocess
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from hashlib import sha256
@@ -31,7 +32,7 @@ def prepare_home(settings: Settings) -> Home:
     """
     home = Home(settings.home)
 
-    steps = [partial(parse_dbt, settings), _prepare_dagster, partial(_prepare_mlflow, settings)]
+    steps: list[Callable[[Home], None]] = [partial(parse_dbt, settings), _prepare_dagster, partial(_prepare_mlflow, settings)]
     init_home(home, prepare=steps, fingerprint=_fingerprint(settings))
     return home
 

@@ -51,9 +51,11 @@ _TASKS: Final = {
     "bert": "language_modelling",
     "dlrm": "recommendation",
     "dlrm_dcnv2": "recommendation",
+    "flux1": "image_generation",
     "gpt3": "language_modelling",
     "llama2_70b_lora": "language_modelling",
     "llama31_405b": "language_modelling",
+    "llama31_8b": "language_modelling",
     "maskrcnn": "object_detection",
     "minigo": "reinforcement_learning",
     "resnet": "image_classification",
@@ -228,7 +230,9 @@ def _problem_with(run: _Run, system: System, row: dict[str, object], params: Ing
     if system.problem is not None:
         return Problem(*system.problem)
     if run.samples is None:
-        sentence = f"no counter of {run.model} tells how many samples were trained on by run_stop, or the newest is far before it"
+        sentence = (
+            f"no counter of {run.model} tells how many samples were trained on by run_stop, or the newest is far before it"
+        )
         return Problem("no-samples", sentence, line)
     throughput = row["throughput"]
     if run.reported is None or system.num_devices is None or not isinstance(throughput, float):

@@ -72,9 +72,9 @@ def model_type(benchmark: str, log: RunLog) -> str:
 def samples_trained(model: str, log: RunLog) -> Samples | None:
     """Return the samples that a run of `model` trained on between run_start and run_stop, or None where its log has no counter.
 
-    A benchmark without a rule of its own is taken to log running totals of `samples_count`, as new ones do.
+    A benchmark without a rule of its own is taken to log running totals of `samples_count`, as new ones do, or else epochs.
     """
-    found = _RULES.get(model, _samples_count)(log)
+    found = _RULES.get(model, _unknown)(log)
     return found if found is not None and found.number > 0 else None
 
 
@@ -180,8 +180,15 @@ def _bert(log: RunLog) -> Samples | None:
     if epochs and max(epochs) > _BERT_EPOCHS:
         totals = _evaluated(log, "epoch_num")
         return Samples(max(totals) - _resumed_at(totals), "evaluated samples") if totals else None
-    totals = log.numbers("train_samples")
+    totals = _logged_totals(log)
     return Samples(totals[-1], "train_samples") if totals else None
+
+
+def _logged_totals(log: RunLog) -> list[float]:
+    """Return what `train_samples` said after run_start: before it, it can only be the size of the data or a plan."""
+    begun = log.start.line if log.start is not None else 0
+    numbers = (as_number(event.value) for event in log.counters.get("train_samples", ()) if event.line > begun)
+    return [number for number in numbers if number is not None]
 
 
 def _resumed_at(totals: list[float]) -> float:
@@ -195,7 +202,7 @@ def _resumed_at(totals: list[float]) -> float:
 def _dlrm(log: RunLog) -> Samples | None:
     # `epoch_num` is the share of the one epoch, from 0 or from 1. `train_samples` is the size in some logs and the running
     # total in others; where it is not the size it is trusted, as the share assumes a batch of 55,296 in some logs.
-    totals = log.numbers("train_samples")
+    totals = _logged_totals(log)
     if totals and not _is_near(totals[-1], CRITEO_ROWS):
         return Samples(totals[-1], "train_samples")
     shares = _evaluated(log, "epoch_num")
@@ -223,6 +230,11 @@ def _samples_count(log: RunLog) -> Samples | None:
     return Samples(max(counts), "samples_count") if counts else None
 
 
+def _unknown(log: RunLog) -> Samples | None:
+    epochs, size = _epochs_stopped(log) or _epochs_evaluated(log), log.numbers("train_samples")
+    return _samples_count(log) or (Samples(epochs * size[-1], "epochs x train_samples") if epochs and size else None)
+
+
 def _stable_diffusion(log: RunLog) -> Samples | None:
     # Evaluation runs afterwards, and run_stop is dated back to the step whose checkpoint passed.
     batch = as_number(log.settings.get("global_batch_size"))
@@ -246,6 +258,8 @@ _RULES: Final[dict[str, Rule]] = {
     "dlrm": _dlrm,
     "dlrm_dcnv2": _share_of_epoch(CRITEO_ROWS),
     "gpt3": _gpt3,
+    "llama2_70b_lora": _samples_count,
+    "llama31_405b": _samples_count,
     "maskrcnn": _epochs(COCO_IMAGES),
     "minigo": _minigo,
     "resnet": _epochs(RESNET_IMAGES),

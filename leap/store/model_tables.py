@@ -49,11 +49,11 @@ VERDICTS_SCHEMA = pa.schema(
     [
         pa.field("night", pa.date32(), nullable=False),
         pa.field("model_version", pa.string(), nullable=False),
-        pa.field("promoted", pa.bool_(), nullable=False),
-        pa.field("name", pa.string(), nullable=False),
-        pa.field("value", pa.float64()),
-        pa.field("limit", pa.float64(), nullable=False),
-        pa.field("passed", pa.bool_(), nullable=False),
+        pa.field("is_promoted", pa.bool_(), nullable=False),
+        pa.field("gate", pa.string(), nullable=False),
+        pa.field("figure", pa.float64()),
+        pa.field("gate_limit", pa.float64(), nullable=False),
+        pa.field("has_passed", pa.bool_(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
     ]
 )

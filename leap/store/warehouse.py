@@ -48,7 +48,7 @@ RAW_SCHEMAS: Mapping[str, pa.Schema] = {
 
 # Readers may yield a batch per file; batches are staged together up to this many rows.
 _STAGED_ROWS = 50_000
-_IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_NAME = r"[a-z][a-z0-9_]{0,62}"
 
 
 class WarehouseBusy(RuntimeError):
@@ -159,9 +159,9 @@ def replace(con: duckdb.DuckDBPyConnection, table: str, rows: pa.Table, where: M
     `table` is ``schema.name``; it is created from the schema of `rows` where it is missing. An empty `where` replaces all rows.
     Raises ValueError where a name is no plain identifier, and where a row lies outside of `where`: a retry would double it.
     """
-    _check_names(*table.split("."), *where, *rows.column_names)
-    columns = ", ".join(rows.column_names)
-    matches = " AND ".join(f"{column} IS NOT DISTINCT FROM ?" for column in where) or "true"
+    _check_names(table, [*where, *rows.column_names])
+    columns = ", ".join(f'"{column}"' for column in rows.column_names)
+    matches = " AND ".join(f'"{column}" IS NOT DISTINCT FROM ?' for column in where) or "true"
     values = list(where.values())
     with _registered(con, rows=rows), _transaction(con):
         con.execute(f"CREATE SCHEMA IF NOT EXISTS {table.partition('.')[0]}")
@@ -187,25 +187,33 @@ def _transaction(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
 
 
 @contextmanager
-def _registered(con: duckdb.DuckDBPyConnection, **tables: pa.Table) -> Iterator[None]:
-    for name, table in tables.items():
-        con.register(name, table)
+def _registered(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> Iterator[None]:
+    """Let statements name the table `rows`. Goes around a transaction: one that failed cannot take the name back."""
+    con.register("rows", rows)
     try:
         yield
     finally:
-        for name in tables:
-            con.unregister(name)
+        con.unregister("rows")
 
 
 def _create_table(con: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-    with _registered(con, empty=schema.empty_table()):
-        con.execute(f"CREATE TABLE IF NOT EXISTS {table} AS SELECT * FROM empty")
+    con.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_definitions(con, schema)})")
 
 
-def _check_names(*names: str) -> None:
-    for name in names:
-        if not _IDENTIFIER.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a table or column; use lower case letters, digits and underscores")
+def _definitions(con: duckdb.DuckDBPyConnection, schema: pa.Schema) -> str:
+    columns = con.from_arrow(schema.empty_table())
+    return ", ".join(
+        f'"{name}" {kind}{"" if field.nullable else " NOT NULL"}'
+        for name, kind, field in zip(columns.columns, columns.types, schema, strict=True)
+    )
+
+
+def _check_names(table: str, columns: Iterable[str]) -> None:
+    if not re.fullmatch(rf"{_NAME}\.{_NAME}", table):
+        raise ValueError(f"{table!r} is no name of a table; write schema.name in lower case letters, digits and underscores")
+    for column in columns:
+        if not re.fullmatch(_NAME, column):
+            raise ValueError(f"{table}: {column!r} is no name of a column; use lower case letters, digits and underscores")
 
 
 def _scalar(con: duckdb.DuckDBPyConnection, sql: str, params: Sequence[Any]) -> int:
@@ -220,14 +228,12 @@ _STAGED: Mapping[str, pa.Schema] = {"attempts": ADMITTED_SCHEMA, "rejects": REJE
 def _stage(con: duckdb.DuckDBPyConnection, batches: Iterable[Admission]) -> int:
     """Put all batches into temporary tables and return how many records they held."""
     for name, schema in _STAGED.items():
-        with _registered(con, empty=schema.empty_table()):
-            con.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM empty")
+        con.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({_definitions(con, schema)})")
     rows_read = 0
     for parts in _gather(batches):
         for (name, schema), tables in zip(_STAGED.items(), parts, strict=True):
-            rows = pa.concat_tables([table.select(schema.names).cast(schema) for table in tables])
-            with _registered(con, rows=rows):
-                con.execute(f"INSERT INTO temp.{name} SELECT * FROM rows")
+            rows = pa.concat_tables([table.select(schema.names) for table in tables], promote_options="default")
+            con.from_arrow(rows.combine_chunks().cast(schema)).insert_into(f"temp.{name}")
             rows_read += rows.num_rows
     return rows_read
 

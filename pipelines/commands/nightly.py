@@ -81,9 +81,13 @@ def _as_json(result: "NightResult") -> str:
 
 
 def as_text(result: "NightResult") -> str:
+    """Say how the night went, and where to look where it did not."""
     night = f"night {result.night}" if result.night else "night"
     outcome = {0: "went well", 3: "was held: champion and published table are as they were"}.get(result.exit_code, "failed")
     lines = [f"{night} {outcome} ({result.seconds:.0f} s, run {result.run_id})"]
+    # an asset whose metadata has a `summary` says with it what a person would want to know of the night
+    summaries = [str(figures["summary"]) for figures in result.assets.values() if "summary" in figures]
+    lines += [f"  {line}" for summary in summaries for line in summary.splitlines()]
     for failure in result.failures:
         lines.append(f"  {'held' if failure['held'] else 'failed'}: {failure['step']}")
         said = [line for reason in failure["reasons"] for line in str(reason).splitlines() if line.strip()]
