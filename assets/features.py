@@ -58,7 +58,11 @@ def build_dbt_assets(manifest: Path) -> dg.AssetsDefinition:
         # unit tests take no data of the night: they run in `make test`
         arguments = ["build", "--exclude-resource-type", "unit_test", "--vars", json.dumps(dbt_vars(params.get(), night.night))]
         invocation = dbt.cli(arguments, context=context, raise_on_error=False, target_path=target)
-        events = list(invocation.stream())  # to the end: DuckDB can be opened here only after dbt has closed it
+        events = []  # kept to the end: DuckDB can be opened here only after dbt has closed it
+        for event in invocation.stream():
+            events.append(event)
+            if isinstance(event, dg.Output):
+                context.log.info(f"built {context.asset_key_for_output(event.output_name).to_user_string()}")
         yield from _with_row_counts(context, events, warehouse)
         _fail_unless_built(context, invocation, events)
 

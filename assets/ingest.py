@@ -49,9 +49,7 @@ def raw_ingest(
                 params=params.get().ingest,
                 received_at=datetime.now(UTC),
                 load_id=f"{context.run_id}:{kind}={path}",
-                progress=lambda what, done, total: context.log.info(
-                    f"{what}: {done} of {total}" if total else f"{what}: {done}"
-                ),
+                progress=lambda what, done, total: context.log.info(f"{what}: {done} of {total}" if total else f"{what}: {done}"),
             )
         counts = {name: read(connection, f"select count(*) as n from raw.{name}")["n"][0].as_py() for name in _RAW}
         slices = reconciliation(connection)

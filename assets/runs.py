@@ -71,13 +71,7 @@ def find_failures(instance: dg.DagsterInstance, run_id: str) -> list[StepFailure
     """List the steps of a run that failed, in order, with what a person needs to know of each."""
     entries = instance.all_logs(run_id, of_type=_TELLING)
     events = [entry.dagster_event for entry in entries if entry.dagster_event is not None]
-    return [
-        _describe(event, events)
-        if event.is_step_failure
-        else StepFailure("start", False, (_root(event.engine_event_data.error),))
-        for event in events
-        if event.event_type != DagsterEventType.ASSET_CHECK_EVALUATION
-    ]
+    return [_describe(event, events) for event in events if event.event_type != DagsterEventType.ASSET_CHECK_EVALUATION]
 
 
 def is_check_failure(event: dg.DagsterEvent) -> bool:
@@ -87,15 +81,15 @@ def is_check_failure(event: dg.DagsterEvent) -> bool:
 
 
 def _describe(failure: dg.DagsterEvent, events: Iterable[dg.DagsterEvent]) -> StepFailure:
-    step = failure.step_key or ""
-    data = failure.step_failure_data
+    if not failure.is_step_failure:
+        return StepFailure("resources", False, (_root(failure.engine_event_data.error),))
+    step, data = failure.step_key or "", failure.step_failure_data
     if is_check_failure(failure):
         evaluations = [event.asset_check_evaluation_data for event in events if _is_failed_check(event, step)]
         return StepFailure(step, True, tuple(reason for evaluation in evaluations for reason in _check_reasons(evaluation)))
     if data.user_failure_data is not None:
-        return StepFailure(
-            step, HELD in data.user_failure_data.metadata, (data.user_failure_data.description or "no reason given",)
-        )
+        said = data.user_failure_data.description or "no reason was given"
+        return StepFailure(step, HELD in data.user_failure_data.metadata, (said,))
     return StepFailure(step, False, (_root(data.error),))
 
 

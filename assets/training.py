@@ -9,7 +9,6 @@ from typing import Any
 
 import dagster as dg
 import numpy as np
-import pyarrow as pa
 
 from assets.resources import (
     OWNER,
@@ -23,7 +22,7 @@ from assets.resources import (
 from assets.tables import markdown_table
 from leap.evaluation.backtest import History, training_matrix
 from leap.features import State
-from leap.store.challenger import load_champion, log_challenger, scorecard_table, write_challenger
+from leap.store.challenger import load_champion, log_challenger, prediction_table, scorecard_table, write_challenger
 from leap.store.night import NightFolder, export_night, open_night
 from leap.store.warehouse import replace
 from leap.training import train
@@ -110,7 +109,7 @@ def train_challenger(
         registry.get(), bundle, result, params=params.get(), dataset=dataset, code_version=project.code_version()
     )
     scorecards = scorecard_table(result, night.night, model.version)
-    predictions = result.predictions.append_column("night", pa.array([night.night] * result.predictions.num_rows, pa.date32()))
+    predictions = prediction_table(result, night.night)
     with warehouse.connect() as connection:
         replace(connection, "model.scorecards", scorecards, {"night": night.night})
         replace(connection, "model.predictions", predictions, {"night": night.night})

@@ -50,9 +50,7 @@ def border(report: QualityReport, home: Home) -> dg.AssetCheckResult:
     return result._replace(metadata={**result.metadata, "report": dg.MetadataValue.path(str(page))})
 
 
-@dg.asset_check(
-    asset=["raw", "loads"], blocking=True, description="read = kept + quarantined + duplicates, by source and slice."
-)
+@dg.asset_check(asset=["raw", "loads"], blocking=True, description="read = kept + quarantined + duplicates, by source and slice.")
 def counts_reconcile(warehouse: WarehouseResource) -> dg.AssetCheckResult:
     """Hold the night where a record was lost."""
     with warehouse.connect() as connection:
@@ -101,9 +99,7 @@ def dataset_opens(night: NightResource, home: HomeResource) -> dg.AssetCheckResu
     return held([] if rows else ["the dataset has no training example"], f"{rows} training examples")
 
 
-@dg.asset_check(
-    asset=assembled_examples, blocking=True, description="Great Expectations on the profile of the training matrix."
-)
+@dg.asset_check(asset=assembled_examples, blocking=True, description="Great Expectations on the profile of the training matrix.")
 def training_profile_quality(night: NightResource, home: HomeResource) -> dg.AssetCheckResult:
     """Hold the night where the matrix is empty, all unknown or not finite."""
     matrix = NightFolder.of(home.get(), night.night).read_table("matrix")

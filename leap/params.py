@@ -44,11 +44,15 @@ class _Frozen(BaseModel):
 
 
 class IngestParams(_Frozen):
+    """What a record must be to be learned from."""
+
     max_label_disagreement: Share
     min_steady_seconds: Annotated[float, Field(ge=0)]
 
 
 class FeatureParams(_Frozen):
+    """The levels of history."""
+
     state_levels: dict[str, tuple[str, ...]]
 
     @model_validator(mode="after")
@@ -64,6 +68,8 @@ class FeatureParams(_Frozen):
 
 
 class ModelParams(_Frozen):
+    """How the booster is trained."""
+
     training_window_days: Count
     half_life_days: Annotated[float, Field(gt=0)]
     num_boost_round: Count
@@ -77,6 +83,8 @@ class ModelParams(_Frozen):
 
 
 class ValidationParams(_Frozen):
+    """What a night's challenger is scored on."""
+
     window_nights: Count
     min_attempts: Count
     interval: Annotated[float, Field(gt=0, lt=1)]
@@ -94,6 +102,8 @@ class GateParams(_Frozen):
 
 
 class RankingParams(_Frozen):
+    """What is ranked, and what counts as near-best."""
+
     active_days: Count
     hardware_seen_days: Count
     near_best_share: Share
@@ -101,6 +111,8 @@ class RankingParams(_Frozen):
 
 
 class PublishParams(_Frozen):
+    """How many snapshots stay, and how long one may be used."""
+
     snapshots_kept: Count
     fresh_hours: Annotated[float, Field(gt=0)]
     stale_hours: Annotated[float, Field(gt=0)]
@@ -131,9 +143,7 @@ def load_params(path: Path, overlay: Path | None = None) -> Params:
         return Params.model_validate(values)
     except ValidationError as error:
         where = f"{path}" if overlay is None else f"{path} with overlay {overlay}"
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in error.errors()
-        )
+        problems = "; ".join(f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in error.errors())
         raise ParamsError(f"{where}: {problems}") from None
 
 

@@ -225,9 +225,7 @@ def _aggregate(rows: pa.Table) -> pa.Table:
     scored = _Scored(job, hardware, score, score, score, nothing)
     position, best = _positions(scored, score)
     relative = np.exp(score - score[best])
-    reasons = pc.binary_join_element_wise(
-        "geometric mean over ", pc.cast(groups["log_relative_count"], pa.string()), " jobs", ""
-    )
+    reasons = pc.binary_join_element_wise("geometric mean over ", pc.cast(groups["log_relative_count"], pa.string()), " jobs", "")
     empty = pa.nulls(count, pa.float64())
     return pa.table(
         {

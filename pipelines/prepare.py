@@ -5,6 +5,7 @@ What lives here: what `leap init` does beyond folders. What does not: the lock a
 """
 
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
@@ -28,13 +29,22 @@ class PrepareError(RuntimeError):
 def prepare_home(settings: Settings) -> Home:
     """Make the home that `settings` names, or bring it up to date; milliseconds where nothing has changed.
 
-    Raises HomeError, PrepareError, RegistryError.
+    Says so on the error stream where there is something to wait for. Raises HomeError, PrepareError, RegistryError.
     """
     home = Home(settings.home)
 
-    steps: list[Callable[[Home], None]] = [partial(parse_dbt, settings), _prepare_dagster, partial(_prepare_mlflow, settings)]
+    steps: list[Callable[[Home], None]] = [
+        _tell,
+        partial(parse_dbt, settings),
+        _prepare_dagster,
+        partial(_prepare_mlflow, settings),
+    ]
     init_home(home, prepare=steps, fingerprint=_fingerprint(settings))
     return home
+
+
+def _tell(home: Home) -> None:
+    sys.stderr.write(f"making {home.root} ready: dbt, Dagster, MLflow\n")
 
 
 def _fingerprint(settings: Settings) -> str:

@@ -17,14 +17,17 @@ from typing import Self, TextIO
 import dagster as dg
 from dagster import DagsterEventType
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
+from rich.spinner import Spinner
 
 from assets.runs import is_check_failure
 
 # Without a terminal that can be redrawn, what a step says of itself is shown this often.
 _SAY_EVERY_SECONDS = 10.0
 _MAX_WIDTH = 100
-_NOT_RUN = "Dependencies for step"  # Dagster's word on each step that a failure keeps from running; the summary lists them
+# What Dagster and dagster-dbt say of themselves: steps kept from running (the summary lists them), the arguments of dbt.
+_CHATTER = ("Dependencies for step", "A dbt subsetted execution", "Copying `", "Running dbt command", "Finished dbt command")
 _PLANNED = (DagsterEventType.ASSET_MATERIALIZATION_PLANNED, DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED)
 
 
@@ -38,7 +41,10 @@ class StepLines:
 
     def __init__(self, terminal: TextIO) -> None:
         self._console = Console(file=terminal, highlight=False, soft_wrap=True)
-        self._status = self._console.status("loading") if self._console.is_terminal else None
+        self._spinner = Spinner("dots", "loading")
+        # without rich's redirection: what steps print belongs in the log
+        live = Live(self._spinner, console=self._console, transient=True, redirect_stdout=False, redirect_stderr=False)
+        self._live = live if self._console.is_terminal else None
         self._started: dict[str, float] = {}
         self._spoke = 0.0
         self._current = ""
@@ -46,13 +52,13 @@ class StepLines:
         self.planned: list[str] = []
 
     def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._status is not None:
-            self._status.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def __call__(self, entry: dg.EventLogEntry) -> None:
         """Take one event of the run."""
@@ -73,8 +79,8 @@ class StepLines:
     def _began(self, step: str) -> None:
         self._started[step] = self._spoke = monotonic()
         self._current = step_name(step)
-        if self._status is not None:
-            self._status.update(escape(self._current))
+        if self._live is not None:
+            self._spinner.update(text=escape(self._current))
         else:
             self._console.print(f"start   {escape(self._current)}")
 
@@ -84,13 +90,13 @@ class StepLines:
 
     def _said(self, entry: dg.EventLogEntry) -> None:
         text = entry.user_message.strip().partition("\n")[0][:_MAX_WIDTH]
-        if text.startswith(_NOT_RUN):
+        if text.startswith(_CHATTER):
             return
         level = int(entry.level)
         if level >= logging.WARNING:
             self._console.print(f"        {escape(text)}")
-        elif level == logging.INFO and self._status is not None:
-            self._status.update(f"{escape(self._current)}  [dim]{escape(text)}[/]")
+        elif level == logging.INFO and self._live is not None:
+            self._spinner.update(text=f"{escape(self._current)}  [dim]{escape(text)}[/]")
         elif level == logging.INFO and monotonic() - self._spoke > _SAY_EVERY_SECONDS:
             self._spoke = monotonic()
             self._console.print(f"        {escape(text)}")

@@ -1,0 +1,1 @@
+"""How good predictions are: scores, and the protocol by which they are measured."""

@@ -243,13 +243,11 @@ def _choose_nights(history: History, count: int, end: np.datetime64 | None) -> N
 
 
 def _concatenate(answers: Sequence[Prediction]) -> Prediction:
-    return Prediction(
-        *(np.concatenate([getattr(answer, part) for answer in answers]) for part in ("p10", "p50", "p90", "tier"))
-    )
+    return Prediction(*(np.concatenate([getattr(answer, part) for answer in answers]) for part in ("p10", "p50", "p90", "tier")))
 
 
 def _unlabelled(quarantine: pa.Table | None, labelled: pa.ChunkedArray) -> tuple[Nights, npt.NDArray[np.str_]]:
-    """Give night and job of the quarantined attempts that belong to the denominator: succeeded, with start and end, not mended."""
+    """Give night and job of the quarantined attempts of the denominator: succeeded, with start and end, not mended."""
     if quarantine is None or not quarantine.num_rows:
         return np.empty(0, dtype="datetime64[D]"), np.empty(0, dtype=np.str_)
     counts = pc.and_(pc.equal(quarantine["outcome"], Outcome.SUCCEEDED.value), pc.is_valid(quarantine["ended_at"]))

@@ -1,6 +1,6 @@
 """Figures of a score, for those who would rather look.
 
-What lives here: numbers to matplotlib figures (no global state, no display). What does not: where they are shown (MLflow, Dagster).
+What lives here: numbers to matplotlib figures, without global state. What does not: where they are shown (MLflow, Dagster).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def plot_predicted_over_label(predictions: pa.Table, predictor: str) -> Figure:
 def plot_scores(scorecards: Mapping[str, Scorecard]) -> Figure:
     """Draw each predictor's share within 10% with its 95% interval, and within 20%."""
     figure, axes = _figure("share of attempts within 10% (interval by job) and within 20%")
-    for place, (name, card) in enumerate(scorecards.items()):
+    for place, card in enumerate(scorecards.values()):
         low, high = card.interval_within_10
         axes.bar(place - 0.18, card.within_10, width=0.34, color="tab:blue", label="within 10%" if place == 0 else None)
         axes.bar(place + 0.18, card.within_20, width=0.34, color="tab:cyan", label="within 20%" if place == 0 else None)

@@ -1,0 +1,1 @@
+"""What the scheduler side uses: base dependencies alone, no database, no tracking server."""

@@ -87,9 +87,7 @@ def draw_jobs(
     model = _model_of_each(rng, count, len(models.names))
     family = models.family[model]
     team = rng.integers(len(teams.names), size=count)
-    framework = np.where(
-        rng.random(count) < 0.9, teams.framework[team], rng.choice(len(FRAMEWORKS), count, p=_FRAMEWORK_SHARES)
-    )
+    framework = np.where(rng.random(count) < 0.9, teams.framework[team], rng.choice(len(FRAMEWORKS), count, p=_FRAMEWORK_SHARES))
     num_versions = np.array([len(versions) for versions in FRAMEWORKS.values()])[framework]
     num_devices = _draw_num_devices(rng, models.parameters_m[model])
     sequence_length, image_size = _draw_sizes(rng, models, model)

@@ -105,9 +105,7 @@ def _draw_hours(rng: np.random.Generator, count: int) -> Floats:
     return np.asarray(rng.choice(24, count, p=weights / weights.sum()) + rng.random(count), np.float64)
 
 
-def _draw_round(
-    rng: np.random.Generator, jobs: Jobs, runs: _Runs, preempted_shares: Floats, before: Attempts | None
-) -> Attempts:
+def _draw_round(rng: np.random.Generator, jobs: Jobs, runs: _Runs, preempted_shares: Floats, before: Attempts | None) -> Attempts:
     """Draw the first attempt of each run, or the next one of the attempts `before`."""
     run = np.arange(len(runs.job)) if before is None else before.run
     job = runs.job[run]

@@ -158,17 +158,13 @@ def _time_rules() -> Iterator[_Rule]:
     yield _Rule(
         "bad-time",
         lambda rows: pc.less_equal(rows["ended_at"], rows["started_at"]),
-        _say(
-            "ended_at ", "{ended_at}", " is not after started_at ", "{started_at}", "; check the clock or the zone of the log."
-        ),
+        _say("ended_at ", "{ended_at}", " is not after started_at ", "{started_at}", "; check the clock or the zone of the log."),
     )
     # Such an attempt would be known at the cut of its own night.
     yield _Rule(
         "bad-time",
         lambda rows: pc.greater(rows["submitted_at"], rows["ended_at"]),
-        _say(
-            "submitted_at ", "{submitted_at}", " is after ended_at ", "{ended_at}", "; check the clock or the zone of the log."
-        ),
+        _say("submitted_at ", "{submitted_at}", " is after ended_at ", "{ended_at}", "; check the clock or the zone of the log."),
     )
 
 

@@ -78,9 +78,7 @@ def render(attempts: pa.Table) -> pa.ChunkedArray:
     Any columns of `ATTEMPT_SCHEMA` will do, others are passed over; nulls are left out. A number that JSON does not know (NaN,
     infinity) becomes a string, which `read` rejects.
     """
-    parts = [
-        _render_column(field.name, attempts[field.name]) for field in ATTEMPT_SCHEMA if field.name in attempts.column_names
-    ]
+    parts = [_render_column(field.name, attempts[field.name]) for field in ATTEMPT_SCHEMA if field.name in attempts.column_names]
     # Each part ends in a comma: Arrow's join with null_handling="skip" loses rows in which all is null.
     start = pa.chunked_array([pa.repeat("{", attempts.num_rows)])
     joined = pc.binary_join_element_wise(start, *parts, "", null_handling="replace", null_replacement="")
@@ -394,9 +392,7 @@ def _parse_line(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _BadLine("not-json", f"The line is not JSON ({error or 'nested too deep'}); write one object a line.") from error
     if not isinstance(value, dict):
-        raise _BadLine(
-            "wrong-type", f"The line holds {_kind(value)}, not an object; write one object of attempt fields a line."
-        )
+        raise _BadLine("wrong-type", f"The line holds {_kind(value)}, not an object; write one object of attempt fields a line.")
     unknown = [name for name in value if name not in _FIELDS]
     if unknown:
         detail = f"Field {unknown[0]!r} is not one of an attempt; move settings of your own into `config`."

@@ -230,9 +230,7 @@ def _problem_with(run: _Run, system: System, row: dict[str, object], params: Ing
     if system.problem is not None:
         return Problem(*system.problem)
     if run.samples is None:
-        sentence = (
-            f"no counter of {run.model} tells how many samples were trained on by run_stop, or the newest is far before it"
-        )
+        sentence = f"no counter of {run.model} tells how many samples were trained on by run_stop, or the newest is far before it"
         return Problem("no-samples", sentence, line)
     throughput = row["throughput"]
     if run.reported is None or system.num_devices is None or not isinstance(throughput, float):

@@ -1,0 +1,1 @@
+"""Effects: one module per outside thing (DuckDB, SQLite, MLflow, Great Expectations, files)."""

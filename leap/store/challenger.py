@@ -1,7 +1,7 @@
 """The challenger's way from training to the registry, and the champion's way back from the published snapshot.
 
-What lives here: bundles, the run that MLflow is told of, and the rows that the warehouse keeps of a score. What does not: training
-(`leap.training`), deciding (`leap.promotion`).
+What lives here: bundles, the run that MLflow is told of, and the rows that the warehouse keeps of a score. What does not:
+training (`leap.training`), deciding (`leap.promotion`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from leap.serving.reader import SnapshotMissing, SnapshotReader
 from leap.serving.scorer import OFFER_COLUMNS, BundleFacts, Scorer, write_bundle
 from leap.store.datasets import Dataset
 from leap.store.home import Home
+from leap.store.model_tables import PREDICTIONS_SCHEMA, SCORECARDS_SCHEMA, VERDICTS_SCHEMA
 from leap.store.night import NightFolder
 from leap.store.registry import RegisteredModel, Registry, input_columns
 from leap.training import Champion, TrainingResult
@@ -118,7 +119,7 @@ def log_challenger(
 def scorecard_table(result: TrainingResult, night: date, model_version: str) -> pa.Table:
     """Give the scorecards as rows of `model.scorecards`, one per predictor."""
     rows: list[dict[str, Any]] = []
-    for name, card in result.scorecards.items():
+    for card in result.scorecards.values():
         values = card.to_json()
         values.pop("tiers")
         low, high = values.pop("interval_within_10")
@@ -132,7 +133,13 @@ def scorecard_table(result: TrainingResult, night: date, model_version: str) -> 
                 "scored_from": result.window_start.astype(object),
             }
         )
-    return pa.Table.from_pylist(rows)
+    return pa.Table.from_pylist(rows, schema=SCORECARDS_SCHEMA)
+
+
+def prediction_table(result: TrainingResult, night: date) -> pa.Table:
+    """Give the window's predictions as rows of `model.predictions`, one per predictor and attempt."""
+    rows = result.predictions
+    return rows.append_column("night", pa.array([night] * rows.num_rows, pa.date32())).cast(PREDICTIONS_SCHEMA)
 
 
 def verdict_table(verdict: Verdict, night: date, model_version: str) -> pa.Table:
@@ -150,7 +157,8 @@ def verdict_table(verdict: Verdict, night: date, model_version: str) -> pa.Table
                 "reason": gate.reason,
             }
             for gate in verdict.gates
-        ]
+        ],
+        schema=VERDICTS_SCHEMA,
     )
 
 

@@ -92,9 +92,7 @@ class Dataset:
         try:
             return pq.read_table(path, columns=wanted, filters=filters, partitioning=None, page_checksum_verification=True)
         except FileNotFoundError:
-            raise DatasetMissing(
-                f"{path} is not there: the dataset was pruned; open the latest, or run `leap nightly`"
-            ) from None
+            raise DatasetMissing(f"{path} is not there: the dataset was pruned; open the latest, or run `leap nightly`") from None
         except OSError as error:
             raise DatasetError(f"{path} is damaged: {error}; remove {self.folder} and run `leap nightly`") from error
 

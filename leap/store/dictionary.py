@@ -175,9 +175,7 @@ def _dbt_meta(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return meta
 
 
-def _column(
-    table: str, name: str, type_: str, glossary: Glossary, unit: str | None = None, meaning: str | None = None
-) -> Column:
+def _column(table: str, name: str, type_: str, glossary: Glossary, unit: str | None = None, meaning: str | None = None) -> Column:
     known_unit, known_meaning = glossary.get(f"{table}.{name}") or glossary.get(name, ("", ""))
     return Column(name, type_, known_unit if unit is None else unit, _one_line(meaning or known_meaning))
 

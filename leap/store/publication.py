@@ -22,6 +22,7 @@ from leap.store.challenger import BUNDLE, params_hash
 from leap.store.control import Control, Promotion
 from leap.store.datasets import Dataset
 from leap.store.home import Home
+from leap.store.model_tables import PROMOTIONS_SCHEMA
 from leap.store.night import NightFolder
 from leap.store.publisher import SnapshotFacts, publish
 from leap.store.registry import Registry
@@ -76,9 +77,7 @@ def publish_night(
         price_version=",".join(sorted(versions)),
         dataset_id=folder.read_facts("dataset")["id"],
         code_version=code_version,
-        coverage={
-            row["tier"]: {"candidates": row["candidates"], "ranked": row["ranked"]} for row in coverage(rows).to_pylist()
-        },
+        coverage={row["tier"]: {"candidates": row["candidates"], "ranked": row["ranked"]} for row in coverage(rows).to_pylist()},
     )
     return publish(home.published, home.history, rows, folder.path / BUNDLE, facts, generated_at=generated_at, params=params)
 
@@ -128,5 +127,6 @@ def promotion_table(home: Home, limit: int = 1000) -> pa.Table:
                 "reason": promotion.reason,
             }
             for promotion in Control(home.control).promotions(limit)
-        ]
+        ],
+        schema=PROMOTIONS_SCHEMA,
     )

@@ -400,9 +400,7 @@ def _finding(view: _View, rule: _Rule, result: Any) -> _Finding:
         told = f"could not be checked: {complaint}"
     elif observed.get("unexpected_count"):
         where = _places(view, result.result.get("partial_unexpected_index_list") or [])
-        told = (
-            f"{observed['unexpected_count']:,} of {observed['element_count']:,} are not so, e.g. {_examples(observed)}{where}"
-        )
+        told = f"{observed['unexpected_count']:,} of {observed['element_count']:,} are not so, e.g. {_examples(observed)}{where}"
     elif rule.kind == "ExpectTableColumnsToMatchSet":
         told = f"missing {', '.join(sorted(set(rule.arguments['column_set']) - set(view.frame.columns)))}"
     else:

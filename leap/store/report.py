@@ -46,10 +46,8 @@ def report_markdown(report: dict[str, Any]) -> str:
         f"({card['interval_within_10'][0]:.1%} to {card['interval_within_10'][1]:.1%}) | {card['within_20']:.1%} |"
         for name, card in report["scorecards"].items()
     ]
-    slices = [
-        f"| {row['source']} | {row['slice']} | {row['records_read']} | {row['kept']} | {row['quarantined']} | {row['duplicates']} |"
-        for row in report["slices"]
-    ]
+    figures = ("source", "slice", "records_read", "kept", "quarantined", "duplicates")
+    slices = [f"| {' | '.join(str(row[name]) for name in figures)} |" for row in report["slices"]]
     return "\n".join(
         [
             f"## Night {report['night']}",

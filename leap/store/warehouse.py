@@ -307,9 +307,7 @@ def _insert(staged: str, table: str, known_at: str) -> str:
 
 _MARK_ATTEMPTS = _mark("attempts", "raw.job_attempts", _ATTEMPT_HASH)
 _MARK_REJECTS = _mark("rejects", "raw.quarantine", _REJECT_HASH)
-_INSERT_ATTEMPTS = _insert(
-    "attempts", "raw.job_attempts", " REPLACE (coalesce(known_at, $received_at::TIMESTAMPTZ) AS known_at)"
-)
+_INSERT_ATTEMPTS = _insert("attempts", "raw.job_attempts", " REPLACE (coalesce(known_at, $received_at::TIMESTAMPTZ) AS known_at)")
 _INSERT_REJECTS = _insert("rejects", "raw.quarantine", "")
 
 # What was kept and quarantined is counted in the tables themselves, what was read and found twice in what was staged.

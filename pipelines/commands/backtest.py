@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines.commands.tables import wide_console
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:
@@ -94,7 +95,6 @@ def _by_night(result: "BacktestResult") -> "dict[str, list[tuple[Any, Scorecard]
 
 
 def _as_text(result: "BacktestResult", dataset: "Dataset") -> str:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(
@@ -129,7 +129,7 @@ def _as_text(result: "BacktestResult", dataset: "Dataset") -> str:
         for tier, part in card.tiers.items():
             figures = ("", f"{part.within_10:.1%}", "", f"{part.within_20:.1%}", "", f"{part.coverage:.1%}")
             table.add_row(f"  {tier}", str(part.n), "", *figures, style="dim")
-    console = Console(highlight=False)
+    console = wide_console()
     with console.capture() as capture:
         console.print(table)
     return capture.get().rstrip("\n")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipelines.commands.tables import wide_console
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:
@@ -91,7 +92,6 @@ _FIGURES = ("records_read", "kept", "quarantined", "duplicates")
 
 
 def _as_text(counts: "Sequence[SliceCount]", reasons: Sequence[tuple[str, int]]) -> str:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title="records by slice: read = kept + quarantined + duplicates", show_footer=True)
@@ -101,7 +101,7 @@ def _as_text(counts: "Sequence[SliceCount]", reasons: Sequence[tuple[str, int]])
         table.add_column(name.removeprefix("records_"), justify="right", footer=footer)
     for count in counts:
         table.add_row(count.slice, *(str(getattr(count, name)) for name in _FIGURES))
-    console = Console(highlight=False)
+    console = wide_console()
     with console.capture() as capture:
         console.print(table)
         if reasons:

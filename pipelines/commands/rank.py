@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines.commands.tables import wide_console
 from pipelines.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -119,19 +120,19 @@ def _text(value: Any) -> str:
 
 
 def _as_text(answer: "Answer") -> str:
-    from rich.console import Console
     from rich.table import Table
 
     manifest = answer.manifest
+    source = f"snapshot {manifest.snapshot_id}, night {manifest.night}, {answer.freshness.value}"
     table = Table(
         title=f"{answer.key_used or 'no answer'}: hardware by predicted throughput per dollar",
-        caption=f"snapshot {manifest.snapshot_id}, night {manifest.night}, {answer.freshness.value}, model {manifest.model_version}",
+        caption=f"{source}, model {manifest.model_version}",
     )
     for name, justify in _COLUMNS.items():
         table.add_column(name, justify=justify)
     for row in answer.rows.slice(0, _SHOWN_ROWS).to_pylist():
         table.add_row(*_cells(row))
-    console = Console(highlight=False, markup=False)
+    console = wide_console()
     with console.capture() as capture:
         console.print(table)
         if answer.rows.num_rows > _SHOWN_ROWS:

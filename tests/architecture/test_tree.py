@@ -77,6 +77,14 @@ def test_the_readme_calls_commands_that_exist(tree: Tree) -> None:
     assert called <= targets
 
 
+def test_documents_name_subcommands_that_exist(tree: Tree) -> None:
+    subcommands = {Path(name).stem for name in tree if name.startswith("pipelines/commands/")} - {"__init__"}
+    for name in [name for name in tree if name.endswith(".md")]:
+        code = re.findall(r"```.*?```|`[^`\n]+`", read(tree[name]), flags=re.DOTALL)
+        named = set(re.findall(r"(?:^|[\s`/])leap ([a-z]+)", "\n".join(code)))
+        assert named <= subcommands, name
+
+
 @pytest.mark.parametrize("document", ["README.md", "CHANGELOG.md", "benchmarks/README.md", "mlflow/README.md"])
 def test_documents_name_files_that_exist(tree: Tree, repository: Path, document: str) -> None:
     assert missing_paths(read(tree[document]), repository, tree[document].parent) == []

@@ -64,9 +64,7 @@ def writer(path: Path, name: str, count: int, ending: str, repository: Path) -> 
 def test_a_run_is_kept_from_start_to_end(control: Control) -> None:
     start_run(control, "a", pid=4242)
     figures = {"read": 18000, "share": 0.96, "none": float("nan"), "list": [float("inf"), 1]}
-    control.finish_run(
-        "a", status=RunStatus.BLOCKED, ended_at=START + timedelta(minutes=8), reason="gate shut", figures=figures
-    )
+    control.finish_run("a", status=RunStatus.BLOCKED, ended_at=START + timedelta(minutes=8), reason="gate shut", figures=figures)
 
     (run,) = Control(control.path).runs()
 

@@ -93,5 +93,3 @@ def candidates() -> Callable[..., pa.Table]:
         return pa.Table.from_pylist([known | row for row in rows], schema=nullable)
 
     return make
-
-

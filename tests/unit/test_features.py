@@ -81,9 +81,7 @@ def test_the_prior_of_another_hardware_type_is_scaled_by_peak_rate(state_table, 
     np.testing.assert_allclose(table["prior"].to_numpy(), [3.0 + np.log(2)])
 
 
-def test_numbers_in_keys_are_written_as_whole_numbers_and_missing_parts_make_no_key(
-    state_table, submissions, candidates, levels
-):
+def test_numbers_in_keys_are_written_as_whole_numbers_and_missing_parts_make_no_key(state_table, submissions, candidates, levels):
     # given
     state = State.from_table(state_table([("configuration", ("bert", "H100", "8", "64"), "2024-01-02", 1.0)]), levels)
     # when: batch 64 as a double, batch unknown
@@ -151,9 +149,7 @@ def test_many_rows_at_once_are_what_each_row_alone_is(count, seed):
     when = np.datetime64("2024-01-01") + rng.integers(0, 25, count)
     repeats = 2048 // count + 1
     # when
-    together = assemble(
-        pa.concat_tables([rows] * repeats), pa.concat_tables([hardware] * repeats), state, np.tile(when, repeats)
-    )
+    together = assemble(pa.concat_tables([rows] * repeats), pa.concat_tables([hardware] * repeats), state, np.tile(when, repeats))
     alone = [
         assemble(rows.slice(row, 1), hardware.slice(row, 1), state, when[row : row + 1])["exact_median"].to_numpy()[0]
         for row in range(count)

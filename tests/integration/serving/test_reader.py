@@ -199,9 +199,7 @@ def test_a_damaged_pointer_is_named(put: Publish, reader: SnapshotReader, publis
 
 
 @pytest.mark.parametrize("version", [2, 0, "1"])
-def test_another_version_of_the_contract_is_refused(
-    put: Publish, reader: SnapshotReader, published: Path, version: Any
-) -> None:
+def test_another_version_of_the_contract_is_refused(put: Publish, reader: SnapshotReader, published: Path, version: Any) -> None:
     put(("bert", 1, 1.0))
     pointer = json.loads((published / "current.json").read_text())
     (published / "current.json").write_text(json.dumps({**pointer, "schema_version": version, "renamed": 1}))

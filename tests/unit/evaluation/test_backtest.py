@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -84,7 +85,7 @@ class Recorder:
     """Answers with the mean of the labels that it was given, and keeps them."""
 
     name = "recorder"
-    seen: list[list[float]] = []
+    seen: ClassVar[list[list[float]]] = []
 
     def fit(self, examples: Examples) -> Recorder:
         self.mean = float(np.mean(examples.target))

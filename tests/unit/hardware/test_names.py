@@ -163,9 +163,7 @@ def test_case_and_extra_spaces_do_not_matter(spelling: str, spaces: int, upper: 
 
 def test_each_type_is_a_spelling_of_itself_and_each_alias_is_what_it_says() -> None:
     assert RESOLVER.resolve(TYPES)["hardware_type"].to_pylist() == list(TYPES)
-    assert (
-        RESOLVER.resolve(ALIASES["spelling"].to_pylist())["hardware_type"].to_pylist() == ALIASES["hardware_type"].to_pylist()
-    )
+    assert RESOLVER.resolve(ALIASES["spelling"].to_pylist())["hardware_type"].to_pylist() == ALIASES["hardware_type"].to_pylist()
 
 
 def test_no_alias_says_what_the_rules_say_already() -> None:

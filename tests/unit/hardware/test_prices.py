@@ -32,9 +32,7 @@ NOT_USED = {("QuadroRTX6000", "Lambda"), ("GH200-96GB", "Dataoorts")}
 
 @pytest.mark.parametrize("hardware_type", TYPES)
 def test_every_type_has_a_price_on_the_list(hardware_type: str) -> None:
-    rows = [
-        row for row in PRICES if (row["hardware_type"], row["pool"], row["price_list"]) == (hardware_type, "default", "list")
-    ]
+    rows = [row for row in PRICES if (row["hardware_type"], row["pool"], row["price_list"]) == (hardware_type, "default", "list")]
     assert rows
     assert all(math.isfinite(float(row["usd_per_device_hour"])) and float(row["usd_per_device_hour"]) > 0 for row in rows)
 

@@ -57,7 +57,7 @@ def scorer(tmp_path, state_table, levels) -> Scorer:
     predictor = GbdtPredictor(params, levels, 0.8, 1).fit(Examples(features, target, np.zeros(200)))
     offers = pa.Table.from_pylist(
         [
-            {name: None for name in OFFER_COLUMNS}
+            dict.fromkeys(OFFER_COLUMNS)
             | {"pool": "default", "hardware_type": name, "vendor": vendor, "family": family, "peak_bf16_tflops": peak}
             | {"usd_per_device_hour": price, "price_version": "p1"}
             for name, vendor, family, peak, price in (

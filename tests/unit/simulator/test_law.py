@@ -137,8 +137,7 @@ def test_a_model_that_does_not_fit_is_slowed(fleet: FleetLog, models: dict[str, 
     # given more training state than one small device holds, and a batch that keeps launches out of it
     row = next(row for row in models.values() if row["task"] == "language_modelling")
     fits, bursts = (
-        throughput(fleet, [{**row, "parameters_m": size, "global_batch_size": 64.0}], "volta", 1)[0]
-        for size in (1000.0, 8000.0)
+        throughput(fleet, [{**row, "parameters_m": size, "global_batch_size": 64.0}], "volta", 1)[0] for size in (1000.0, 8000.0)
     )
     assert bursts < 0.4 * fits
 

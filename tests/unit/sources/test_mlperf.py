@@ -225,9 +225,7 @@ def without(content: bytes, key: str) -> bytes:
 
 def without_time(content: bytes, key: str) -> bytes:
     lines = content.split(b"\n")
-    return b"\n".join(
-        event(key, None, None, status="success") if f'"key": "{key}"'.encode() in line else line for line in lines
-    )
+    return b"\n".join(event(key, None, None, status="success") if f'"key": "{key}"'.encode() in line else line for line in lines)
 
 
 @pytest.mark.parametrize(
