@@ -118,7 +118,8 @@ def _fail_unless_built(context: dg.AssetExecutionContext, invocation: DbtCliInvo
         raise dg.Failure(_listed("dbt could not build", broken))
     checked = {event.metadata["unique_id"].text for event in events if isinstance(event, dg.AssetCheckResult)}
     failed = [result for result in results if result["status"] == "fail"]
-    # a test that spans several models is no check of one asset, so that Dagster would not block on it
+    # Tests of several models, or of a source, are no checks, and Dagster would not block on them. Source tests could be made
+    # checks, but then dbt would no longer wait for the other checks of the raw tables.
     spanning = [_line(result) for result in failed if result["unique_id"] not in checked]
     if spanning:
         raise dg.Failure(_listed("dbt tests failed", spanning), metadata={HELD: True})

@@ -12,8 +12,8 @@ import dagster as dg
 from assets.resources import OWNER, NightResource, ParamsResource, ProjectResource, WarehouseResource
 from assets.tables import markdown_table
 from leap.sources import SourceError
-from leap.store.ingest import ingest
-from leap.store.warehouse import create_raw_tables, read, reconciliation
+from leap.store.ingest import counts_text, ingest
+from leap.store.warehouse import SliceCount, create_raw_tables, read, reconciliation
 
 _RAW = {
     "job_attempts": "Job attempts as received and admitted, one row per record: source, file, line, content hash, arrival.",
@@ -40,8 +40,9 @@ def raw_ingest(
     """Read the night's sources into the raw tables."""
     with warehouse.connect() as connection:
         create_raw_tables(connection)
+        loaded: list[SliceCount] = []
         for kind, path in night.sources_to_read():
-            ingest(
+            loaded += ingest(
                 connection,
                 kind,
                 [path],
@@ -56,5 +57,7 @@ def raw_ingest(
     if not counts["loads"]:
         raise SourceError("nothing was ever read: name a source with --source KIND=PATH, or set LEAP_SOURCES")
     for name, count in counts.items():
-        by_slice = {"by slice": markdown_table(slices)} if name == "loads" else {}
-        yield dg.MaterializeResult(asset_key=["raw", name], metadata={"dagster/row_count": count, **by_slice})
+        metadata: dict[str, Any] = {"dagster/row_count": count}
+        if name == "loads":
+            metadata |= {"by slice": markdown_table(slices), "summary": counts_text(loaded)}
+        yield dg.MaterializeResult(asset_key=["raw", name], metadata=metadata)

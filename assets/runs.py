@@ -24,6 +24,7 @@ _TELLING = {
     DagsterEventType.ASSET_CHECK_EVALUATION,
     DagsterEventType.RESOURCE_INIT_FAILURE,
 }
+_DBT_ROWS = "dagster_dbt/failed_row_count"
 _CHECK_FAILED = "DagsterAssetCheckFailedError"
 
 
@@ -74,23 +75,26 @@ def find_failures(instance: dg.DagsterInstance, run_id: str) -> list[StepFailure
     return [_describe(event, events) for event in events if event.event_type != DagsterEventType.ASSET_CHECK_EVALUATION]
 
 
-def is_check_failure(event: dg.DagsterEvent) -> bool:
-    """Tell whether a step failed only because a blocking check of it did."""
-    error = event.step_failure_data.error
-    return error is not None and error.cls_name == _CHECK_FAILED
+def is_held(failure: dg.DagsterEvent) -> bool:
+    """Tell whether a step failed only because a blocking check of it did, or because it said that a gate held."""
+    data = failure.step_failure_data
+    if data.user_failure_data is not None:
+        return HELD in data.user_failure_data.metadata
+    return data.error is not None and data.error.cls_name == _CHECK_FAILED
 
 
 def _describe(failure: dg.DagsterEvent, events: Iterable[dg.DagsterEvent]) -> StepFailure:
     if not failure.is_step_failure:
         return StepFailure("resources", False, (_root(failure.engine_event_data.error),))
     step, data = failure.step_key or "", failure.step_failure_data
-    if is_check_failure(failure):
-        evaluations = [event.asset_check_evaluation_data for event in events if _is_failed_check(event, step)]
-        return StepFailure(step, True, tuple(reason for evaluation in evaluations for reason in _check_reasons(evaluation)))
     if data.user_failure_data is not None:
-        said = data.user_failure_data.description or "no reason was given"
-        return StepFailure(step, HELD in data.user_failure_data.metadata, (said,))
-    return StepFailure(step, False, (_root(data.error),))
+        reasons = [data.user_failure_data.description or "no reason was given"]
+    elif is_held(failure):
+        evaluations = [event.asset_check_evaluation_data for event in events if _is_failed_check(event, step)]
+        reasons = [reason for evaluation in evaluations for reason in _check_reasons(evaluation)]
+    else:
+        reasons = [_root(data.error)]
+    return StepFailure(step, is_held(failure), tuple(reasons))
 
 
 def _root(error: Any) -> str:
@@ -110,11 +114,13 @@ def _is_failed_check(event: dg.DagsterEvent, step: str) -> bool:
 
 
 def _check_reasons(evaluation: dg.AssetCheckEvaluation) -> list[str]:
-    said = evaluation.description or ""
+    """Give what the check said: its description, then each sentence of its `reason` that is not the same again."""
+    rows = evaluation.metadata.get(_DBT_ROWS)
+    said = evaluation.description or (f"{rows.value} rows" if rows is not None else "did not pass")
     reason = evaluation.metadata.get("reason")
     values = [] if reason is None else reason.value if isinstance(reason.value, list) else [reason.value]
     name = f"{evaluation.asset_key.to_user_string()}: {evaluation.check_name}"
-    return [f"{name}: {said}" if said else name, *(str(value) for value in values)]
+    return [f"{name}: {said}", *(str(value) for value in values if str(value) != said)]
 
 
 def _is_dead(record: dg.RunRecord) -> bool:

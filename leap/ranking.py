@@ -22,7 +22,7 @@ Rows = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int64]
 
 NO_ANSWER = "neither the model type nor the hardware type is known to LEAP"
-WEAKER_GUESS = "predicted above a measured type, by less than the prediction's own uncertainty: ranked below it"
+WEAKER_GUESS = "a guess that leads a measured type by less than its own uncertainty is ranked below it"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from leap.store.home import Home, night_lock
 from pipelines.definitions import build_defs
 from pipelines.jobs import NIGHTLY_JOB
 from pipelines.prepare import prepare_home
-from pipelines.progress import StepLines, quiet_process, step_name
+from pipelines.progress import StepLines, quiet_process
 from pipelines.schedules import night_config
 from pipelines.settings import Settings, Source
 
@@ -47,7 +47,7 @@ class ExitCode(IntEnum):
 class NightResult:
     """How a night went. `assets` are the figures of each table and model made, by asset key, in order.
 
-    `failures` holds dicts of step, held and reasons; `not_run` names the steps that a failure kept from running.
+    `not_run` names the steps that a failure kept from running.
     """
 
     exit_code: ExitCode
@@ -57,7 +57,7 @@ class NightResult:
     log: Path
     steps: dict[str, float] = field(default_factory=dict)
     not_run: tuple[str, ...] = ()
-    failures: tuple[dict[str, Any], ...] = ()
+    failures: tuple[StepFailure, ...] = ()
     assets: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -97,15 +97,16 @@ def _run_job(settings: Settings, home: Home, config: Mapping[str, Any], terminal
                 tags={**_LOCATION, PROCESS_TAG: this_process(), "leap/started_by": "leap nightly"},
             )
             failures = find_failures(instance, run_id)
+    names = lines.planned
     return NightResult(
         exit_code=_exit_code(result.success, failures),
         night=_night_of(home, run_id),
         run_id=run_id,
         seconds=monotonic() - began,
         log=log,
-        steps={step_name(step): seconds for step, seconds in lines.seconds.items()},
-        not_run=tuple(step_name(step) for step in lines.planned if step not in lines.seconds),
-        failures=tuple({**failure._asdict(), "step": step_name(failure.step)} for failure in failures),
+        steps={names.get(step, step): seconds for step, seconds in lines.seconds.items()},
+        not_run=tuple(name for step, name in names.items() if step not in lines.seconds),
+        failures=tuple(failure._replace(step=names.get(failure.step, failure.step)) for failure in failures),
         assets={
             event.asset_key.to_user_string(): _figures(event.materialization.metadata)
             for event in result.all_events

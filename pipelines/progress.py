@@ -21,23 +21,27 @@ from rich.live import Live
 from rich.markup import escape
 from rich.spinner import Spinner
 
-from assets.runs import is_check_failure
+from assets.runs import is_held
 
 # Without a terminal that can be redrawn, what a step says of itself is shown this often.
 _SAY_EVERY_SECONDS = 10.0
 _MAX_WIDTH = 100
-# What Dagster and dagster-dbt say of themselves: steps kept from running (the summary lists them), the arguments of dbt.
-_CHATTER = ("Dependencies for step", "A dbt subsetted execution", "Copying `", "Running dbt command", "Finished dbt command")
-_PLANNED = (DagsterEventType.ASSET_MATERIALIZATION_PLANNED, DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED)
-
-
-def step_name(step_key: str) -> str:
-    """Give a step the name that its asset has: `raw__job_attempts` is `raw/job_attempts`."""
-    return step_key.replace("__", "/", 1)
+# What Dagster and dagster-dbt say of themselves: steps kept from running (the summary lists them), how dbt is called and told.
+_CHATTER = (
+    "Dependencies for step",
+    "A dbt subsetted execution",
+    "Copying `",
+    "Running dbt command",
+    "Finished dbt command",
+    "Logging an `AssetObservation`",
+)
 
 
 class StepLines:
-    """Dagster's event listener for one run: writes lines to `terminal`, keeps which steps were planned and their seconds."""
+    """Dagster's event listener for one run: writes lines to `terminal`.
+
+    Keeps the steps that were planned, by key, with the name a person knows them by; and the seconds of those that ended.
+    """
 
     def __init__(self, terminal: TextIO) -> None:
         self._console = Console(file=terminal, highlight=False, soft_wrap=True)
@@ -49,7 +53,7 @@ class StepLines:
         self._spoke = 0.0
         self._current = ""
         self.seconds: dict[str, float] = {}
-        self.planned: list[str] = []
+        self.planned: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -67,18 +71,26 @@ class StepLines:
             self._said(entry)
         elif event.step_key is None:
             return
-        elif event.event_type in _PLANNED and event.step_key not in self.planned:
-            self.planned.append(event.step_key)
+        elif event.event_type == DagsterEventType.ASSET_MATERIALIZATION_PLANNED and event.asset_key is not None:
+            self._planned(event.step_key, event.asset_key, "__".join(event.asset_key.path), "")
+        elif event.event_type == DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED:
+            check = event.asset_check_planned_data
+            of_check = f"{'__'.join(check.asset_key.path)}_{check.check_name}"
+            self._planned(event.step_key, check.asset_key, of_check, f": {check.check_name}")
         elif event.event_type == DagsterEventType.STEP_START:
             self._began(event.step_key)
         elif event.event_type == DagsterEventType.STEP_SUCCESS:
             self._ended(event.step_key, "[green]done[/]  ")
         elif event.event_type == DagsterEventType.STEP_FAILURE:
-            self._ended(event.step_key, "[yellow]held[/]  " if is_check_failure(event) else "[red]failed[/]")
+            self._ended(event.step_key, "[yellow]held[/]  " if is_held(event) else "[red]failed[/]")
+
+    def _planned(self, step: str, asset: dg.AssetKey, own_step: str, suffix: str) -> None:
+        """Keep a step, under its asset's or check's name where it makes nothing else."""
+        self.planned.setdefault(step, asset.to_user_string() + suffix if step == own_step else step)
 
     def _began(self, step: str) -> None:
         self._started[step] = self._spoke = monotonic()
-        self._current = step_name(step)
+        self._current = self.planned.get(step, step)
         if self._live is not None:
             self._spinner.update(text=escape(self._current))
         else:
@@ -86,7 +98,7 @@ class StepLines:
 
     def _ended(self, step: str, how: str) -> None:
         self.seconds[step] = monotonic() - self._started.get(step, monotonic())
-        self._console.print(f"{how}  {escape(step_name(step))}  {self.seconds[step]:.1f} s")
+        self._console.print(f"{how}  {escape(self.planned.get(step, step))}  {self.seconds[step]:.1f} s")
 
     def _said(self, entry: dg.EventLogEntry) -> None:
         text = entry.user_message.strip().partition("\n")[0][:_MAX_WIDTH]

@@ -21,6 +21,7 @@ from leap.sources.readers import READERS
 from leap.store.warehouse import SliceCount, load, read
 
 _LOOKED_AT = 200_000
+_SHOWN_SLICES = 100
 
 
 def ingest(
@@ -56,6 +57,26 @@ def read_resolver(seeds: Path) -> HardwareResolver:
     return HardwareResolver.from_aliases(
         read_aliases(seeds / "hardware_aliases.csv"), read_catalog(seeds / "hardware_types.csv").types
     )
+
+
+def counts_text(counts: Sequence[SliceCount]) -> str:
+    """Say what became of the records read: the total, then a line for each slice, or for each source where slices are many."""
+    slices = {f"{count.source} {count.slice}": count for count in counts}
+    lines = [_count_line("records", counts)]
+    if len(slices) <= _SHOWN_SLICES:
+        lines += [_count_line(f"  {name}", [count]) for name, count in slices.items()]
+    else:
+        for source in dict.fromkeys(count.source for count in counts):
+            of_source = [count for count in counts if count.source == source]
+            lines.append(_count_line(f"  {source}, {len(of_source)} slices", of_source))
+    return "\n".join(lines)
+
+
+def _count_line(name: str, counts: Sequence[SliceCount]) -> str:
+    read, kept, quarantined, duplicates = (
+        sum(getattr(count, figure) for count in counts) for figure in ("records_read", "kept", "quarantined", "duplicates")
+    )
+    return f"{name}: read {read} = kept {kept} + quarantined {quarantined} + duplicates {duplicates}"
 
 
 def newest_attempts(connection: duckdb.DuckDBPyConnection) -> pa.Table:

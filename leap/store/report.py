@@ -39,11 +39,29 @@ def night_report(home: Home, night: date, connection: duckdb.DuckDBPyConnection)
     return report
 
 
+def report_text(report: dict[str, Any]) -> str:
+    """Say in a few lines what a report tells: scores, and what is served."""
+    scores = [
+        f"  {name}: {card['within_10']:.1%} within 10% ({_interval(card)}), {card['within_20']:.1%} within 20%, "
+        f"{card['answered']:.1%} answered"
+        for name, card in report["scorecards"].items()
+    ]
+    first = next(iter(report["scorecards"].values()))
+    return "\n".join(
+        [
+            f"scored on {first['n']} attempts of {first['jobs']} jobs that the models had not seen (95% interval by job):",
+            *scores,
+            f"published {report['snapshot_id']}: {report['ranking_rows']} rows for {report['job_keys']} job keys, "
+            f"model version {report['model_version']}, rankings hash {report['rankings_hash'][:12]}",
+        ]
+    )
+
+
 def report_markdown(report: dict[str, Any]) -> str:
     """Show a report as markdown."""
     scores = [
         f"| {name} | {card['n']} | {card['jobs']} | {card['answered']:.1%} | {card['within_10']:.1%} "
-        f"({card['interval_within_10'][0]:.1%} to {card['interval_within_10'][1]:.1%}) | {card['within_20']:.1%} |"
+        f"({_interval(card)}) | {card['within_20']:.1%} |"
         for name, card in report["scorecards"].items()
     ]
     figures = ("source", "slice", "records_read", "kept", "quarantined", "duplicates")
@@ -65,3 +83,8 @@ def report_markdown(report: dict[str, Any]) -> str:
             *slices,
         ]
     )
+
+
+def _interval(card: dict[str, Any]) -> str:
+    low, high = card["interval_within_10"]
+    return f"{low:.1%} to {high:.1%}"

@@ -76,7 +76,8 @@ def _as_json(result: "NightResult") -> str:
     from dataclasses import asdict
     from json import dumps
 
-    outcome = {"outcome": result.exit_code.name.lower(), **asdict(result)}
+    failures = [failure._asdict() for failure in result.failures]
+    outcome = {"outcome": result.exit_code.name.lower(), **asdict(result), "failures": failures}
     return dumps(outcome, indent=2, default=str)
 
 
@@ -89,9 +90,9 @@ def as_text(result: "NightResult") -> str:
     summaries = [str(figures["summary"]) for figures in result.assets.values() if "summary" in figures]
     lines += [f"  {line}" for summary in summaries for line in summary.splitlines()]
     for failure in result.failures:
-        lines.append(f"  {'held' if failure['held'] else 'failed'}: {failure['step']}")
-        said = [line for reason in failure["reasons"] for line in str(reason).splitlines() if line.strip()]
-        lines += [f"    {line}" for line in (said if failure["held"] else said[:_SHOWN_LINES])]
+        lines.append(f"  {'held' if failure.held else 'failed'}: {failure.step}")
+        said = [line for reason in failure.reasons for line in reason.splitlines() if line.strip()]
+        lines += [f"    {line}" for line in (said if failure.held else said[:_SHOWN_LINES])]
     if result.not_run:
         lines.append(f"  not run: {', '.join(result.not_run)}")
     if result.exit_code:

@@ -158,7 +158,7 @@ _COLUMNS: dict[str, Any] = {
 def _cells(row: dict[str, Any]) -> list[str]:
     throughput = ""
     if row["throughput"] is not None:
-        throughput = f"{row['throughput']:,.4g} ({row['throughput_p10']:,.3g} to {row['throughput_p90']:,.3g})"
+        throughput = f"{_figure(row['throughput'])} ({_figure(row['throughput_p10'])} to {_figure(row['throughput_p90'])})"
     best = "" if row["relative_to_best"] is None else f"{row['relative_to_best']:.0%}{' near' if row['is_near_best'] else ''}"
     return [
         "-" if row["rank"] is None else str(row["rank"]),
@@ -166,8 +166,13 @@ def _cells(row: dict[str, Any]) -> list[str]:
         "" if row["num_devices"] is None else str(row["num_devices"]),
         throughput,
         "" if row["usd_per_device_hour"] is None else f"{row['usd_per_device_hour']:.2f}",
-        "" if row["throughput_per_usd"] is None else f"{row['throughput_per_usd']:,.4g}",
+        "" if row["throughput_per_usd"] is None else _figure(row["throughput_per_usd"]),
         best,
         row["tier"],
         row["reason"],
     ]
+
+
+def _figure(value: float) -> str:
+    """Write a figure with three digits or more, without exponents."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -99,6 +99,16 @@ def test_a_blocking_check_holds_and_gives_its_sentences(instance: dg.DagsterInst
     ]
 
 
+def test_a_check_that_says_the_same_twice_is_quoted_once(instance: dg.DagsterInstance) -> None:
+    @dg.asset_check(asset=upstream, blocking=True)
+    def gate() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=False, description="too wide", metadata={"reason": "too wide"})
+
+    result = _job(upstream, checks=[gate]).execute_in_process(instance=instance, raise_on_error=False)
+
+    assert [failure.reasons for failure in find_failures(instance, result.run_id)] == [("upstream: gate: too wide",)]
+
+
 def test_a_warning_and_a_check_that_does_not_block_hold_nothing(instance: dg.DagsterInstance) -> None:
     @dg.asset_check(asset=upstream, blocking=True)
     def warns() -> dg.AssetCheckResult:

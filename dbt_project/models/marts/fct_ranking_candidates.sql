@@ -42,11 +42,15 @@ newest_of_job as (
 
 ),
 
+-- Without a list the job may run on anything; a list that cannot be read allows nothing.
 jobs as (
 
     select
         *,
-        from_json(eligible_hardware, '["VARCHAR"]') as eligible_types
+        case
+            when eligible_hardware is not null
+                then coalesce(try(from_json(eligible_hardware, '["VARCHAR"]')), [])
+        end as eligible_types
     from newest_of_job
     where night >= {{ cut() }} - {{ required_var("active_days", 1) }}
 
