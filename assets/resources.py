@@ -33,6 +33,7 @@ from leap.store.warehouse import connect, create_raw_tables
 
 OWNER = "team:leap"
 _POLL_SECONDS = 2.0
+_BY_HAND = "__ASSET_JOB"  # Dagster's name for a run of assets that a person has picked: no night, so not in the ledger
 
 
 class HomeResource(dg.ConfigurableResource[Any]):
@@ -166,16 +167,18 @@ class NightResource(dg.ConfigurableResource[Any]):
         if context.instance is None or context.run is None:
             yield self
             return
-        self._run_id, self._started_at = context.run.run_id, datetime.now(UTC)
+        self._started_at = datetime.now(UTC)
         # under the night lock no other run can be alive
         self._control.mark_dead_runs(lambda _pid: False, ended_at=self._started_at)
+        if context.run.job_name != _BY_HAND:
+            self._run_id = context.run.run_id
         if self.as_of:
             self._settle(date.fromisoformat(self.as_of))
         try:
             yield self
         finally:
-            if self._night is not None:
-                self._close(context.instance, context.run.run_id)
+            if self._run_id is not None and self._night is not None:
+                self._close(context.instance, self._run_id)
 
     @property
     def night(self) -> date:

@@ -21,8 +21,9 @@ from leap.evaluation.metrics import Scorecard
 from leap.evaluation.plots import plot_importance, plot_predicted_over_label, plot_scores
 from leap.params import Params
 from leap.promotion import Verdict
-from leap.serving.reader import SnapshotMissing, SnapshotReader
+from leap.serving.reader import SnapshotReader
 from leap.serving.scorer import OFFER_COLUMNS, BundleFacts, Scorer, write_bundle
+from leap.serving.snapshot import SnapshotError
 from leap.store.datasets import Dataset
 from leap.store.home import Home
 from leap.store.model_tables import PREDICTIONS_SCHEMA, SCORECARDS_SCHEMA, VERDICTS_SCHEMA
@@ -40,13 +41,14 @@ def params_hash(params: Params) -> str:
 
 
 def load_champion(home: Home, columns: Sequence[str]) -> Champion | None:
-    """Load the champion from the published bundle; None where nothing is published, or where it asks for other features.
+    """Load the champion from the published bundle; None where there is none to compare with.
 
-    `columns` are those of the night's training matrix.
+    That is where nothing is published, where the snapshot is damaged (publishing mends it), and where the champion asks for other
+    features than `columns`, those of the night's training matrix.
     """
     try:
         bundle = SnapshotReader(home.published).bundle()
-    except SnapshotMissing:
+    except SnapshotError:
         return None
     scorer = Scorer.load(bundle)
     encoder = scorer.predictor.encoder
@@ -100,7 +102,7 @@ def log_challenger(
         },
         tags={
             "night": night.isoformat(),
-            "fingerprint": result.challenger.fingerprint,
+            "fingerprint": _fingerprint(result, dataset),
             "code_version": code_version,
             "params_hash": params_hash(params),
         },
@@ -165,6 +167,11 @@ def verdict_table(verdict: Verdict, night: date, model_version: str) -> pa.Table
 def read_scorecards(folder: NightFolder) -> dict[str, Scorecard]:
     """Read the scorecards that training left."""
     return {name: Scorecard.from_json(values) for name, values in folder.read_facts("scorecards").items()}
+
+
+def _fingerprint(result: TrainingResult, dataset: Dataset) -> str:
+    """Identify what a version holds: the model, and the history that its bundle carries."""
+    return hashlib.sha256(f"{result.challenger.fingerprint}:{dataset.id}".encode()).hexdigest()
 
 
 def _input_example(dataset: Dataset) -> Any:

@@ -94,8 +94,8 @@ class NightFolder:
 
 def forget_older(home: Home, night: date) -> None:
     """Remove the working folders of other nights: what should outlive a night is kept elsewhere."""
-    for folder in home.work.iterdir():
-        if folder.is_dir() and folder.name != night.isoformat():
+    for folder in home.work.glob("????-??-??"):
+        if folder.name != night.isoformat():
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -68,7 +68,13 @@ def rank(
 
 
 def _by_key(reader: "SnapshotReader", key: str, now: datetime) -> "Answer":
-    return reader.rank_first(list(dict.fromkeys([key, key.rpartition("@")[0] or key, "*"])), now)
+    from dataclasses import replace
+
+    answer = reader.rank_first(list(dict.fromkeys([key, key.rpartition("@")[0] or key, "*"])), now)
+    if answer.key_used in (None, key):
+        return answer
+    fallback = f"{key!r} is not ranked; these are the rows of {answer.key_used!r}"
+    return replace(answer, warning="; ".join(filter(None, [fallback, answer.warning])))
 
 
 def _by_submission(reader: "SnapshotReader", submission: "JobSubmission", now: datetime) -> "Answer":

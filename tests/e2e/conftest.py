@@ -20,8 +20,12 @@ from threading import Thread
 from time import monotonic, sleep
 from typing import Any
 
+import pytest
+
+from assets.resources import open_registry
 from leap.serving.reader import SnapshotReader
 from leap.store.control import Control
+from leap.store.files import exclusive
 from leap.store.home import Home
 from leap.store.warehouse import connect, read
 
