@@ -5,6 +5,7 @@ night lock (`leap/store/home.py`), and how any of it is shown (`pipelines/nightl
 """
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from time import time
@@ -25,6 +26,7 @@ _TELLING = {
     DagsterEventType.RESOURCE_INIT_FAILURE,
 }
 _DBT_ROWS = "dagster_dbt/failed_row_count"
+_OURS = re.compile(r"^(leap|assets|pipelines)\.[\w.]+: ")  # errors of our own are sentences and need no name before them
 _CHECK_FAILED = "DagsterAssetCheckFailedError"
 
 
@@ -103,7 +105,9 @@ def _root(error: Any) -> str:
         error = error.cause
     if error is None:
         return "no error was recorded"
-    return "interrupted" if error.cls_name == "DagsterExecutionInterruptedError" else str(error.message).strip()
+    if error.cls_name == "DagsterExecutionInterruptedError":
+        return "interrupted"
+    return _OURS.sub("", str(error.message).strip())
 
 
 def _is_failed_check(event: dg.DagsterEvent, step: str) -> bool:

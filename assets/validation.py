@@ -84,7 +84,7 @@ def quarantined(warehouse: WarehouseResource, params: ParamsResource) -> dg.Asse
     )
 
 
-@dg.asset_check(asset=["raw", "hardware_spellings"], description="Every admitted spelling resolves to a hardware type.")
+@dg.asset_check(asset=["raw", "hardware_spellings"], blocking=True, description="Every admitted spelling resolves to a type.")
 def spellings_resolve(warehouse: WarehouseResource) -> dg.AssetCheckResult:
     """Hold the night where an attempt is on nothing."""
     with warehouse.connect(read_only=True) as connection:
@@ -92,7 +92,7 @@ def spellings_resolve(warehouse: WarehouseResource) -> dg.AssetCheckResult:
     return held([f"{name!r} has no type" for name in unresolved["hardware_name"].to_pylist()], "every spelling resolves")
 
 
-@dg.asset_check(asset=["datasets", "night_dataset"], description="The dataset can be opened and holds examples.")
+@dg.asset_check(asset=["datasets", "night_dataset"], blocking=True, description="The dataset can be opened and holds examples.")
 def dataset_opens(night: NightResource, home: HomeResource) -> dg.AssetCheckResult:
     """Read back what was exported."""
     rows = open_night(home.get(), night.night).table("training_examples", columns=["attempt_id"]).num_rows
@@ -106,7 +106,7 @@ def training_profile_quality(night: NightResource, home: HomeResource) -> dg.Ass
     return border(validate_training_profile(profile(matrix)), home.get())
 
 
-@dg.asset_check(asset=["model", "challenger"], description="The registry's alias `challenger` names the version of this night.")
+@dg.asset_check(asset=["model", "challenger"], blocking=True, description="The alias `challenger` names the version of this night.")
 def challenger_is_registered(night: NightResource, home: HomeResource, registry: RegistryResource) -> dg.AssetCheckResult:
     """Compare the alias with what training left."""
     trained = NightFolder.of(home.get(), night.night).read_facts("challenger")["model_version"]
@@ -114,14 +114,14 @@ def challenger_is_registered(night: NightResource, home: HomeResource, registry:
     return held([] if named == trained else [f"alias challenger names {named}, trained was {trained}"], f"version {trained}")
 
 
-@dg.asset_check(asset=["model", "scorecards"], description="All predictors are scored on the same attempts.")
+@dg.asset_check(asset=["model", "scorecards"], blocking=True, description="All predictors are scored on the same attempts.")
 def scores_are_comparable(night: NightResource, home: HomeResource) -> dg.AssetCheckResult:
     """Hold the night where a score is of other attempts than the one it is compared with."""
     counts = {name: card.n for name, card in read_scorecards(NightFolder.of(home.get(), night.night)).items()}
     return held([] if len(set(counts.values())) == 1 else [f"attempts scored: {counts}"], f"attempts scored: {counts}")
 
 
-@dg.asset_check(asset=["model", "predictions"], description="Every attempt of the window has a row for each predictor.")
+@dg.asset_check(asset=["model", "predictions"], blocking=True, description="Each predictor has a row for every attempt of the window.")
 def predictions_are_complete(night: NightResource, warehouse: WarehouseResource) -> dg.AssetCheckResult:
     """Hold the night where an answer is missing rather than counted as a miss."""
     sql = """
@@ -139,7 +139,7 @@ def predictions_are_complete(night: NightResource, warehouse: WarehouseResource)
     group_name="model",
     owners=[OWNER],
     kinds={"python", "duckdb"},
-    deps=[["model", "scorecards"], ["model", "challenger"], ["raw", "quarantine"]],
+    deps=[["model", "scorecards"], ["model", "predictions"], ["model", "challenger"], ["raw", "quarantine"]],
     description="What the gates of params.yaml say of the challenger, one row per gate with its figure and limit.",
 )
 def verdicts(
@@ -188,7 +188,7 @@ def snapshot_reads_back(night: NightResource, home: HomeResource) -> dg.AssetChe
     return held(wrong, f"{manifest.row_count} rows, {manifest.job_key_count} job keys, hash {manifest.rankings_hash[:12]}")
 
 
-@dg.asset_check(asset=["model", "promotions"], description="The alias `champion` names the version that is published.")
+@dg.asset_check(asset=["model", "promotions"], blocking=True, description="The alias `champion` names the version that is published.")
 def champion_is_published(home: HomeResource, night: NightResource, registry: RegistryResource) -> dg.AssetCheckResult:
     """Compare registry and snapshot."""
     manifest = SnapshotReader(home.get().published).manifest()
@@ -198,7 +198,7 @@ def champion_is_published(home: HomeResource, night: NightResource, registry: Re
     return held(wrong, f"version {named} since the night of {night.night}")
 
 
-@dg.asset_check(asset=["reports", "night_report"], description="The report names the snapshot that is served.")
+@dg.asset_check(asset=["reports", "night_report"], blocking=True, description="The report names the snapshot that is served.")
 def report_is_current(night: NightResource, home: HomeResource) -> dg.AssetCheckResult:
     """Compare report and pointer."""
     reported = NightFolder.of(home.get(), night.night).read_facts("report")["snapshot_id"]

@@ -86,6 +86,7 @@ class ValidationParams(_Frozen):
     """What a night's challenger is scored on."""
 
     window_nights: Count
+    calibration_nights: Count
     min_attempts: Count
     interval: Annotated[float, Field(gt=0, lt=1)]
 

@@ -95,7 +95,7 @@ def _scoring_window(history: History, among: Rows, params: Params, champion: Cha
 
     Where the champion has trained on some of the window's nights and enough attempts came since, the window starts at its cut.
     """
-    usual = window(history, among, params)
+    usual = window(history, among, params.validation.window_nights, params.validation.min_attempts)
     if not usual.any():
         raise NothingToLearnError("no attempt that succeeded is known at the cut: nothing to score a challenger on")
     if champion is None or champion.cut <= history.night[usual].min():

@@ -132,7 +132,7 @@ def fit_with_intervals(predictor: Predictor, history: History, cut: np.datetime6
     """
     known = history.known_at(cut, params.model.training_window_days)
     if isinstance(predictor, GbdtPredictor):
-        newest = known & window(history, known, params)
+        newest = window(history, known, params.validation.calibration_nights, params.validation.min_attempts)
         if newest.any() and (known & ~newest).any():
             start = history.night[newest].min()
             earlier = history.known_at(start, params.model.training_window_days)
@@ -141,15 +141,15 @@ def fit_with_intervals(predictor: Predictor, history: History, cut: np.datetime6
     return predictor.fit(history.examples(known, cut))
 
 
-def window(history: History, among: Rows, params: Params) -> Rows:
-    """Mark the newest nights of `among`: as many as `validation.window_nights`, more until there are `min_attempts` rows."""
-    nights, counts = np.unique(history.night[among], return_counts=True)
-    if not len(nights):
+def window(history: History, among: Rows, nights: int, min_attempts: int) -> Rows:
+    """Mark the newest `nights` of `among`; more where they hold fewer than `min_attempts` rows, half of all nights at most."""
+    of_night, counts = np.unique(history.night[among], return_counts=True)
+    if not len(of_night):
         return np.zeros(len(history.night), dtype=bool)
     total = np.cumsum(counts[::-1])
-    needed = max(params.validation.window_nights, int(np.searchsorted(total, params.validation.min_attempts)) + 1)
-    # Half of the nights at most, so that something is left to learn from.
-    start = nights[-min(needed, max(1, len(nights) // 2))]
+    needed = max(nights, int(np.searchsorted(total, min_attempts)) + 1)
+    # Something must be left to learn from.
+    start = of_night[-min(needed, max(1, len(of_night) // 2))]
     return np.asarray(among & (history.night >= start))
 
 

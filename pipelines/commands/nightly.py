@@ -93,8 +93,8 @@ def as_text(result: "NightResult") -> str:
         lines.append(f"  {'held' if failure.held else 'failed'}: {failure.step}")
         said = [line for reason in failure.reasons for line in reason.splitlines() if line.strip()]
         lines += [f"    {line}" for line in (said if failure.held else said[:_SHOWN_LINES])]
-    if result.not_run:
-        lines.append(f"  not run: {', '.join(result.not_run)}")
+    if made := [step for step in result.not_run if ": " not in step]:  # their checks go without saying
+        lines.append(f"  not run: {', '.join(made)}")
     if result.exit_code:
         lines.append(f"  look at: `leap ui`, runs/{result.run_id}; or {result.log}")
     return "\n".join(lines)

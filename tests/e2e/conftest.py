@@ -21,6 +21,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
+import yaml
 
 from assets.resources import open_registry
 from leap.serving.reader import SnapshotReader
@@ -34,17 +35,17 @@ COMMAND = Path(sys.executable).with_name("leap")
 OURS = ("LEAP_", "DAGSTER", "DBT_", "MLFLOW")
 
 # The gates of params.yaml are for a fleet; a handful of attempts does not meet them. Few trees, for time.
-PARAMS = """
-model: {num_boost_round: 40}
-gates:
-  min_answered: 0.5
-  min_within_20: 0.01
-  min_within_10_over_lookup: -1.0
-  min_within_10_over_champion: -1.0
-  min_coverage: 0.0
-"""
+PARAMS: dict[str, Any] = {
+    "model": {"num_boost_round": 40},
+    "gates": {
+        "min_answered": 0.5,
+        "min_within_20": 0.01,
+        "min_within_10_over_lookup": -1.0,
+        "min_within_10_over_champion": -1.0,
+        "min_coverage": 0.0,
+    },
+}
 DAYS, ATTEMPTS_PER_DAY = 5, 80
-LAST_NIGHT = "2026-03-05"
 
 # One attempt of the second day, and what was known of it a day later than the night of the 4th.
 LATE = {
@@ -199,6 +200,10 @@ class Leap:
         """List the promotions, oldest first."""
         return [asdict(promotion) for promotion in reversed(Control(self.layout.control).promotions())]
 
+    def left_by(self, done: Done) -> Night:
+        """Give a night that has just ended with what it left."""
+        return Night(done, self.counts(), self.manifest())
+
     def aliases(self) -> dict[str, str | None]:
         """Give the versions that the registry's aliases name."""
         registry = open_registry(self.layout, REGISTRY)
@@ -233,12 +238,27 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
 
 
 @pytest.fixture(scope="session")
-def params(shared_folder: Path) -> Path:
-    """The overlay over params.yaml that lets a handful of attempts through the gates."""
-    path = shared_folder / "params.yaml"
-    with exclusive(shared_folder / "lock"):
-        path.write_text(PARAMS)
-    return path
+def write_params() -> Callable[[Path, str], Path]:
+    """Write an overlay over params.yaml that lets a handful of attempts through the gates, and more laid over it."""
+
+    def write(path: Path, more: str = "{}") -> Path:
+        over = yaml.safe_load(more)
+        gates = {**PARAMS["gates"], **over.get("gates", {})}
+        path.write_text(yaml.safe_dump({**PARAMS, **over, "gates": gates}))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def make_leap_in(write_params: Callable[..., Path]) -> Callable[[Path], Leap]:
+    """Make a `leap` whose home and working folder lie in a folder."""
+
+    def make(root: Path) -> Leap:
+        (root / "working-folder").mkdir()
+        return Leap(root / "home", root / "working-folder", write_params(root / "params.yaml"))
+
+    return make
 
 
 @pytest.fixture(scope="session")
@@ -257,35 +277,22 @@ def logs(shared_folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def make_leap(tmp_path: Path, params: Path) -> Callable[[str], Leap]:
-    """Make a `leap` for a home of that name."""
-
-    def make(name: str) -> Leap:
-        folder = tmp_path / f"working-folder-of-{name}"
-        folder.mkdir()
-        return Leap(tmp_path / name, folder, params)
-
-    return make
-
-
 @pytest.fixture(scope="session")
-def good(shared_folder: Path, logs: Path, params: Path) -> GoodHome:
+def good(shared_folder: Path, logs: Path, make_leap_in: Callable[[Path], Leap]) -> GoodHome:
     """A night of the tiny fleet, run twice in one home; made by the worker that first asks for it."""
-    leap = Leap(shared_folder / "good", shared_folder / "working-folder", params)
-    record = shared_folder / "good.json"
+    root = shared_folder / "good"
+    record = root / "nights.json"
     with exclusive(shared_folder / "good.lock"):
         if not record.exists():
-            leap.folder.mkdir()
+            root.mkdir()
+            leap = make_leap_in(root)
             nights = [_run_night(leap, logs, *arguments) for arguments in ((), ("--json",))]
             record.write_text(json.dumps([asdict(night) for night in nights]))
-    first, again = (
-        Night(Done(**night["done"]), night["counts"], night["manifest"]) for night in json.loads(record.read_text())
-    )
-    return GoodHome(leap, first, again)
+    first, again = (Night(Done(**night["done"]), night["counts"], night["manifest"]) for night in json.loads(record.read_text()))
+    return GoodHome(Leap(root / "home", root / "working-folder", root / "params.yaml"), first, again)
 
 
 def _run_night(leap: Leap, logs: Path, *arguments: str) -> Night:
     done = leap.night("--source", f"jsonl={logs}", *arguments)
     assert done.code == 0, f"{done.out}\n{done.err}"
-    return Night(done, leap.counts(), leap.manifest())
+    return leap.left_by(done)

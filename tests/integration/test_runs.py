@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 
 from assets.runs import HELD, PROCESS_TAG, StepFailure, clear_dead_runs, find_failures, is_alive, this_process
+from leap.sources import SourceError
 
 
 @pytest.fixture
@@ -132,6 +133,16 @@ def test_an_error_is_no_gate_and_gives_what_was_raised(instance: dg.DagsterInsta
     result = _job(broken).execute_in_process(instance=instance, raise_on_error=False)
 
     assert find_failures(instance, result.run_id) == [StepFailure("broken", False, ("ValueError: line 3: no such column",))]
+
+
+def test_an_error_of_our_own_is_its_sentence(instance: dg.DagsterInstance) -> None:
+    @dg.asset
+    def unread() -> None:
+        raise SourceError("/nope: no such file or folder")
+
+    result = _job(unread).execute_in_process(instance=instance, raise_on_error=False)
+
+    assert find_failures(instance, result.run_id) == [StepFailure("unread", False, ("/nope: no such file or folder",))]
 
 
 @pytest.mark.parametrize("held", [True, False])

@@ -164,10 +164,10 @@ def test_permuting_every_label_known_after_the_cut_changes_no_prediction(state, 
             np.testing.assert_array_equal(getattr(one, part), getattr(two, part))
 
 
-def test_the_window_is_the_newest_nights_and_grows_until_it_holds_enough(state, params):
+def test_the_window_is_the_newest_nights_and_grows_until_it_holds_enough(state):
     rows = [example(f"a{number}", number, 1.0) for number in range(20)]
     history = history_of(rows, state)
-    marked = window(history, np.ones(20, dtype=bool), params)
+    marked = window(history, np.ones(20, dtype=bool), 5, 30)
     # 5 nights asked for, 30 attempts wanted, half of the nights at most
     assert sorted(history.night[marked].astype(str))[0] == "2024-01-11"
     assert marked.sum() == 10
