@@ -106,7 +106,9 @@ def training_profile_quality(night: NightResource, home: HomeResource) -> dg.Ass
     return border(validate_training_profile(profile(matrix)), home.get())
 
 
-@dg.asset_check(asset=["model", "challenger"], blocking=True, description="The alias `challenger` names the version of this night.")
+@dg.asset_check(
+    asset=["model", "challenger"], blocking=True, description="The alias `challenger` names the version of this night."
+)
 def challenger_is_registered(night: NightResource, home: HomeResource, registry: RegistryResource) -> dg.AssetCheckResult:
     """Compare the alias with what training left."""
     trained = NightFolder.of(home.get(), night.night).read_facts("challenger")["model_version"]
@@ -121,7 +123,9 @@ def scores_are_comparable(night: NightResource, home: HomeResource) -> dg.AssetC
     return held([] if len(set(counts.values())) == 1 else [f"attempts scored: {counts}"], f"attempts scored: {counts}")
 
 
-@dg.asset_check(asset=["model", "predictions"], blocking=True, description="Each predictor has a row for every attempt of the window.")
+@dg.asset_check(
+    asset=["model", "predictions"], blocking=True, description="Each predictor has a row for every attempt of the window."
+)
 def predictions_are_complete(night: NightResource, warehouse: WarehouseResource) -> dg.AssetCheckResult:
     """Hold the night where an answer is missing rather than counted as a miss."""
     sql = """
@@ -130,7 +134,8 @@ def predictions_are_complete(night: NightResource, warehouse: WarehouseResource)
     """
     with warehouse.connect(read_only=True) as connection:
         rows = read(connection, sql, [night.night]).to_pylist()
-    uneven = [str(row) for row in rows if row["attempts"] != rows[0]["attempts"] or row["n"] != row["attempts"]]
+    # an attempt has a row per segment
+    uneven = [str(row) for row in rows if (row["attempts"], row["n"]) != (rows[0]["attempts"], rows[0]["n"])]
     return held(uneven if rows else ["no prediction of this night"], f"{len(rows)} predictors")
 
 
@@ -188,7 +193,9 @@ def snapshot_reads_back(night: NightResource, home: HomeResource) -> dg.AssetChe
     return held(wrong, f"{manifest.row_count} rows, {manifest.job_key_count} job keys, hash {manifest.rankings_hash[:12]}")
 
 
-@dg.asset_check(asset=["model", "promotions"], blocking=True, description="The alias `champion` names the version that is published.")
+@dg.asset_check(
+    asset=["model", "promotions"], blocking=True, description="The alias `champion` names the version that is published."
+)
 def champion_is_published(home: HomeResource, night: NightResource, registry: RegistryResource) -> dg.AssetCheckResult:
     """Compare registry and snapshot."""
     manifest = SnapshotReader(home.get().published).manifest()
