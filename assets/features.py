@@ -5,23 +5,42 @@ What lives here: how a dbt node is named in the asset graph, and one `dbt build`
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster_dbt import DagsterDbtTranslator, DbtCliInvocation, dbt_assets
+from dagster_dbt import DagsterDbtTranslator, DbtCliInvocation, DbtProject, dbt_assets
 
 from assets.resources import OWNER, HomeResource, LeapDbtResource, NightResource, ParamsResource, WarehouseResource
 from assets.runs import HELD
 from leap.params import Params
 
 _SHOWN_PROBLEMS = 5
+_DBT_NOISE = ("unique_id", "invocation_id", "status")  # says nothing that the run does not
+
+_PROMISES = {
+    "not_null": "{column_name} is never null.",
+    "unique": "No two rows have the same {column_name}.",
+    "accepted_values": "{column_name} is one of {values}.",
+    "relationships": "Every {column_name} is a {field} of {to}.",
+    "unique_combination": "No two rows have the same {columns}.",
+    "expression_is_true": "In every row {expression}.",
+}
 
 
 class LeapTranslator(DagsterDbtTranslator):
     """Name dbt nodes as LEAP names tables: key = schema/table, group = schema."""
+
+    def get_resource_props(self, manifest: Mapping[str, Any], unique_id: str) -> Mapping[str, Any]:
+        """Give the node, with the types of a seed's columns where dagster-dbt looks for those of a model's."""
+        node = super().get_resource_props(manifest, unique_id)
+        types = node["config"].get("column_types") or {}
+        columns = node.get("columns", {})
+        typed = {name: {**column, "data_type": column["data_type"] or types.get(name)} for name, column in columns.items()}
+        return {**node, "columns": typed}
 
     def get_asset_key(self, dbt_resource_props: Mapping[str, Any]) -> dg.AssetKey:
         """Give schema/table."""
@@ -39,6 +58,13 @@ class LeapTranslator(DagsterDbtTranslator):
     def get_description(self, dbt_resource_props: Mapping[str, Any]) -> str:
         """Give the description in the node's YAML, without the SQL that dagster-dbt would add."""
         return str(dbt_resource_props["description"])
+
+    def get_asset_check_spec(
+        self, asset_spec: dg.AssetSpec, manifest: Mapping[str, Any], unique_id: str, project: DbtProject | None
+    ) -> dg.AssetCheckSpec | None:
+        """Give the check with a sentence of what it promises; dbt's names of tests are long, and cut in the UI."""
+        check = super().get_asset_check_spec(asset_spec, manifest, unique_id, project)
+        return check._replace(description=describe_test(manifest["nodes"][unique_id]) or None) if check else None
 
 
 def build_dbt_assets(manifest: Path) -> dg.AssetsDefinition:
@@ -69,6 +95,23 @@ def build_dbt_assets(manifest: Path) -> dg.AssetsDefinition:
     return dbt_build
 
 
+def describe_test(node: Mapping[str, Any]) -> str:
+    """Say what a dbt test promises: its description in the YAML, else its arguments in words; empty for a kind without words."""
+    test = node.get("test_metadata") or {"name": "", "kwargs": {}}
+    arguments = {name: _in_words(value) for name, value in test["kwargs"].items()}
+    promise = node["description"] or _PROMISES.get(test["name"], "").format(**arguments)
+    where = node["config"].get("where")
+    return f"Where `{where}`: {promise}" if where and promise else promise
+
+
+def _in_words(value: Any) -> str:
+    """Give a test's argument as code: a name, an expression, a list of them, or the table in `ref('table')`."""
+    if isinstance(value, list):
+        return ", ".join(f"`{item}`" for item in value)
+    table = re.fullmatch(r"ref\('(\w+)'\)", value)
+    return f"`{table[1] if table else ' '.join(value.split())}`"
+
+
 def dbt_vars(params: Params, night: date) -> dict[str, Any]:
     """Give the variables that the dbt project asks for."""
     return {
@@ -86,8 +129,11 @@ def _with_row_counts(context: dg.AssetExecutionContext, events: Iterable[Any], w
     }
     counts = _row_counts(warehouse, outputs.values())
     for event in events:
-        if isinstance(event, dg.Output) and (key := outputs[event.output_name]) in counts:
-            yield event.with_metadata({**event.metadata, "dagster/row_count": counts[key]})
+        if isinstance(event, dg.Output):
+            key = outputs[event.output_name]
+            counted = {"dagster/row_count": counts[key]} if key in counts else {}
+            shown = {name: value for name, value in event.metadata.items() if name not in _DBT_NOISE}
+            yield event.with_metadata({**shown, **counted})
         else:
             yield event
 

@@ -10,9 +10,9 @@ from typing import Any
 import dagster as dg
 
 from assets.resources import OWNER, NightResource, ParamsResource, ProjectResource, WarehouseResource
-from assets.tables import markdown_table
+from assets.tables import described, markdown_lines, markdown_table
 from leap.sources import SourceError
-from leap.store.ingest import counts_text, ingest
+from leap.store.ingest import counts_text, ingest, reasons_of, reasons_text
 from leap.store.warehouse import SliceCount, create_raw_tables, read, reconciliation
 
 _RAW = {
@@ -21,11 +21,19 @@ _RAW = {
     "loads": "What each load read, kept, quarantined and found again, by slice of the source.",
     "hardware_spellings": "Every raw hardware spelling seen and the hardware type it resolves to.",
 }
+_FIGURES = ("records_read", "kept", "quarantined", "duplicates")
 
 
 @dg.multi_asset(
     specs=[
-        dg.AssetSpec(["raw", name], group_name="raw", owners=[OWNER], kinds={"duckdb", "python"}, description=text)
+        dg.AssetSpec(
+            ["raw", name],
+            group_name="raw",
+            owners=[OWNER],
+            kinds={"duckdb", "python"},
+            description=text,
+            metadata=described(f"raw.{name}"),
+        )
         for name, text in _RAW.items()
     ],
     name="raw_ingest",
@@ -41,7 +49,9 @@ def raw_ingest(
     with warehouse.connect() as connection:
         create_raw_tables(connection)
         loaded: list[SliceCount] = []
+        load_ids = []
         for kind, path in night.sources_to_read():
+            load_ids.append(f"{context.run_id}:{kind}={path}")
             loaded += ingest(
                 connection,
                 kind,
@@ -49,15 +59,20 @@ def raw_ingest(
                 seeds=project.seeds,
                 params=params.get().ingest,
                 received_at=datetime.now(UTC),
-                load_id=f"{context.run_id}:{kind}={path}",
+                load_id=load_ids[-1],
                 progress=lambda what, done, total: context.log.info(f"{what}: {done} of {total}" if total else f"{what}: {done}"),
             )
         counts = {name: read(connection, f"select count(*) as n from raw.{name}")["n"][0].as_py() for name in _RAW}
         slices = reconciliation(connection)
+        reasons = reasons_of(connection, load_ids)
     if not counts["loads"]:
         raise SourceError("nothing was ever read: name a source with --source KIND=PATH, or set LEAP_SOURCES")
     for name, count in counts.items():
         metadata: dict[str, Any] = {"dagster/row_count": count}
         if name == "loads":
-            metadata |= {"by slice": markdown_table(slices), "summary": counts_text(loaded)}
+            metadata |= {
+                **{figure.replace("_", " "): sum(getattr(count, figure) for count in loaded) for figure in _FIGURES},
+                "summary": markdown_lines("\n".join(filter(None, [counts_text(loaded), reasons_text(reasons)]))),
+                "by slice": markdown_table(slices),
+            }
         yield dg.MaterializeResult(asset_key=["raw", name], metadata=metadata)

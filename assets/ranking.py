@@ -18,9 +18,10 @@ from assets.resources import (
     RegistryResource,
     WarehouseResource,
 )
-from assets.tables import markdown_table
+from assets.tables import described, markdown_table
+from leap.serving.snapshot import SNAPSHOTS
 from leap.store.night import NightFolder, open_night
-from leap.store.publication import coverage, promote, promotion_table, publish_night, score_candidates
+from leap.store.publication import coverage, first_choices, promote, promotion_table, publish_night, score_candidates
 from leap.store.warehouse import replace
 
 
@@ -37,7 +38,13 @@ def rankings(night: NightResource, home: HomeResource) -> dg.MaterializeResult[A
     folder = NightFolder.of(home.get(), night.night)
     rows = score_candidates(folder, open_night(home.get(), night.night))
     folder.write_table("rankings", rows)
-    return dg.MaterializeResult(metadata={"dagster/row_count": rows.num_rows, "coverage": markdown_table(coverage(rows))})
+    return dg.MaterializeResult(
+        metadata={
+            "dagster/row_count": rows.num_rows,
+            "coverage": markdown_table(coverage(rows)),
+            "first choices": markdown_table(first_choices(rows)),
+        }
+    )
 
 
 @dg.asset(
@@ -47,6 +54,7 @@ def rankings(night: NightResource, home: HomeResource) -> dg.MaterializeResult[A
     kinds={"parquet"},
     deps=[rankings],
     description="The snapshot that the scheduler reads: ranked rows, manifest and the scorer's bundle, immutable, seven kept.",
+    metadata=described("published.rankings"),
 )
 def published_rankings(
     night: NightResource, home: HomeResource, params: ParamsResource, project: ProjectResource
@@ -63,10 +71,13 @@ def published_rankings(
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": manifest.row_count,
-            "snapshot": manifest.snapshot_id,
-            "rankings hash": manifest.rankings_hash,
             "job keys": manifest.job_key_count,
+            "snapshot": manifest.snapshot_id,
+            "folder": dg.MetadataValue.path(str(home.get().published / SNAPSHOTS / manifest.snapshot_id)),
+            "valid until": dg.MetadataValue.timestamp(manifest.valid_until),
             "model version": manifest.model_version,
+            "prices": manifest.price_version,
+            "rankings hash": manifest.rankings_hash,
         }
     )
 
@@ -78,6 +89,7 @@ def published_rankings(
     kinds={"sqlite", "mlflow", "duckdb"},
     deps=[published_rankings],
     description="Which model was live from when, and why: the append-only log in control.db, and its copy here.",
+    metadata=described("model.promotions"),
 )
 def promotions(
     night: NightResource, home: HomeResource, params: ParamsResource, warehouse: WarehouseResource, registry: RegistryResource
@@ -87,4 +99,5 @@ def promotions(
     log: pa.Table = promotion_table(home.get())
     with warehouse.connect() as connection:
         replace(connection, "model.promotions", log, {})
-    return dg.MaterializeResult(metadata={"dagster/row_count": log.num_rows, "log": markdown_table(log)})
+    shown = log.select(["promoted_at", "night", "model_version", "snapshot_id", "reason"])
+    return dg.MaterializeResult(metadata={"dagster/row_count": log.num_rows, "log": markdown_table(shown)})

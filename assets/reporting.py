@@ -8,8 +8,9 @@ from typing import Any
 import dagster as dg
 
 from assets.resources import OWNER, HomeResource, NightResource, WarehouseResource
+from assets.tables import markdown_lines
 from leap.store.report import night_report as make_report
-from leap.store.report import report_markdown
+from leap.store.report import report_markdown, report_text
 
 
 @dg.asset(
@@ -25,5 +26,9 @@ def night_report(night: NightResource, home: HomeResource, warehouse: WarehouseR
     with warehouse.connect() as connection:
         report = make_report(home.get(), night.night, connection)
     return dg.MaterializeResult(
-        metadata={"report": dg.MetadataValue.md(report_markdown(report)), "snapshot": report["snapshot_id"]}
+        metadata={
+            "summary": markdown_lines(report_text(report)),
+            "report": dg.MetadataValue.md(report_markdown(report)),
+            "snapshot": report["snapshot_id"],
+        }
     )

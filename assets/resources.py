@@ -24,7 +24,7 @@ from dagster_dbt import DbtCliResource
 from packaging.version import Version
 from pydantic import Field, PrivateAttr
 
-from assets.runs import PROCESS_TAG, clear_dead_runs, find_failures, this_process
+from assets.runs import HELD_LINE, HELD_TAG, NIGHT_TAG, PROCESS_TAG, clear_dead_runs, find_failures, place_run, this_process
 from leap.params import Params, load_params
 from leap.store.control import Control, RunStatus
 from leap.store.home import Home, NightIsRunning, night_lock
@@ -33,6 +33,7 @@ from leap.store.warehouse import connect, create_raw_tables
 
 OWNER = "team:leap"
 _POLL_SECONDS = 2.0
+_TAG_LENGTH = 200
 _BY_HAND = "__ASSET_JOB"  # Dagster's name for a run of assets that a person has picked: no night, so not in the ledger
 
 
@@ -102,6 +103,7 @@ class NightLockResource(dg.ConfigurableResource[Any]):
         if instance is None or run is None:  # opened outside a run, to look at one thing
             yield self
             return
+        place_run(instance, run.run_id)
         instance.add_run_tags(run.run_id, {PROCESS_TAG: this_process()})
         with ExitStack() as held:
             self._wait_for_turn(held, context)
@@ -160,6 +162,7 @@ class NightResource(dg.ConfigurableResource[Any]):
     _night: date | None = PrivateAttr(default=None)
     _started_at: datetime = PrivateAttr()
     _run_id: str | None = PrivateAttr(default=None)
+    _instance: dg.DagsterInstance = PrivateAttr()
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[Self]:
@@ -167,6 +170,7 @@ class NightResource(dg.ConfigurableResource[Any]):
         if context.instance is None or context.run is None:
             yield self
             return
+        self._instance = context.instance
         self._started_at = datetime.now(UTC)
         # under the night lock no other run can be alive
         self._control.mark_dead_runs(lambda _pid: False, ended_at=self._started_at)
@@ -178,7 +182,7 @@ class NightResource(dg.ConfigurableResource[Any]):
             yield self
         finally:
             if self._run_id is not None and self._night is not None:
-                self._close(context.instance, self._run_id)
+                self._close(self._run_id, context.log)
 
     @property
     def night(self) -> date:
@@ -207,26 +211,33 @@ class NightResource(dg.ConfigurableResource[Any]):
             self._control.start_run(
                 self._run_id, night=night, as_of=_midnight(night), pid=os.getpid(), started_at=self._started_at
             )
+            self._instance.add_run_tags(self._run_id, {NIGHT_TAG: night.isoformat()})
         return night
 
-    def _close(self, instance: dg.DagsterInstance, run_id: str) -> None:
-        failures = find_failures(instance, run_id)
+    def _close(self, run_id: str, log: dg.DagsterLogManager | None) -> None:
+        failures = find_failures(self._instance, run_id)
+        reason = "\n".join(reason for failure in failures for reason in failure.reasons)
         status = RunStatus.SUCCEEDED
         if failures:
             status = RunStatus.BLOCKED if all(failure.held for failure in failures) else RunStatus.FAILED
+        if status == RunStatus.BLOCKED:
+            # Dagster's own words at the end of a run name the check that held it, and not what the check said
+            self._instance.add_run_tags(run_id, {HELD_TAG: reason[:_TAG_LENGTH]})
+            if log is not None:
+                log.error(f"{HELD_LINE} {reason}")
         ended_at = datetime.now(UTC)
         self._control.finish_run(
             run_id,
             status=status,
             ended_at=ended_at,
-            reason="\n".join(reason for failure in failures for reason in failure.reasons),
+            reason=reason,
             figures={"seconds": round((ended_at - self._started_at).total_seconds(), 1)},
         )
 
     def _newest_known(self) -> date:
         with self.warehouse.connect() as connection:
             create_raw_tables(connection)
-            row = connection.execute("select max(known_at) from raw.job_attempts").fetchone()
+            row = connection.execute("select max(least(known_at, received_at)) from raw.job_attempts").fetchone()
         if row is None or row[0] is None:
             raise dg.Failure(
                 "The warehouse holds no attempts, so there is no night to run: name a source with --source KIND=PATH."

@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 
 import dagster as dg
 from dagster import DagsterEventType
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
-PROCESS_TAG = "leap/process"
+PROCESS_TAG = ".dagster/leap_process"  # tags of this prefix are kept and not shown
+NIGHT_TAG = "leap/night"
+HELD_TAG = "leap/held"
+HELD_LINE = "The night was held:"  # how the last line of a held run begins
 # A dg.Failure with this in its metadata is a gate that held, as a blocking check is, and no fault of the code.
 HELD = "held"
 # A run that has not said which process it is in has either just begun or died before it could.
@@ -25,6 +29,7 @@ _TELLING = {
     DagsterEventType.ASSET_CHECK_EVALUATION,
     DagsterEventType.RESOURCE_INIT_FAILURE,
 }
+_REPOSITORY_TAG = ".dagster/repository"
 _DBT_ROWS = "dagster_dbt/failed_row_count"
 _OURS = re.compile(r"^(leap|assets|pipelines)\.[\w.]+: ")  # errors of our own are sentences and need no name before them
 _CHECK_FAILED = "DagsterAssetCheckFailedError"
@@ -53,6 +58,18 @@ def is_alive(process: str) -> bool:
     except (ValueError, ProcessLookupError):
         return False
     return _started(int(pid)) == started
+
+
+def place_run(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Let Dagster's UI find the job of a run that says where it is from by its tag alone, as one started from the shell does.
+
+    A run without an origin is listed, but missing from the timeline, which is the UI's first page.
+    """
+    run = instance.get_run_by_id(run_id)
+    repository, _, location = run.tags.get(_REPOSITORY_TAG, "").partition("@") if run is not None else ("", "", "")
+    if run is not None and location and run.remote_job_origin is None:
+        origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), repository)
+        instance.run_storage.replace_job_origin(run, RemoteJobOrigin(origin, run.job_name))
 
 
 def clear_dead_runs(instance: dg.DagsterInstance, except_run: str = "") -> list[str]:
@@ -122,9 +139,10 @@ def _check_reasons(evaluation: dg.AssetCheckEvaluation) -> list[str]:
     rows = evaluation.metadata.get(_DBT_ROWS)
     said = evaluation.description or (f"{rows.value} rows" if rows is not None else "did not pass")
     reason = evaluation.metadata.get("reason")
-    values = [] if reason is None else reason.value if isinstance(reason.value, list) else [reason.value]
+    values = [] if reason is None else reason.value if isinstance(reason.value, list) else str(reason.value).splitlines()
+    sentences = [str(value).removeprefix("- ") for value in values]
     name = f"{evaluation.asset_key.to_user_string()}: {evaluation.check_name}"
-    return [f"{name}: {said}", *(str(value) for value in values if str(value) != said)]
+    return [f"{name}: {said}", *(sentence for sentence in sentences if sentence != said)]
 
 
 def _is_dead(record: dg.RunRecord) -> bool:

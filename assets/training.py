@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 import numpy as np
+import pyarrow as pa
 
 from assets.resources import (
     OWNER,
@@ -19,8 +20,9 @@ from assets.resources import (
     RegistryResource,
     WarehouseResource,
 )
-from assets.tables import markdown_table
+from assets.tables import described, markdown_figure, markdown_table, transposed
 from leap.evaluation.backtest import History, training_matrix
+from leap.evaluation.plots import plot_predicted_over_label, plot_scores
 from leap.features import State
 from leap.store.challenger import load_champion, log_challenger, prediction_table, scorecard_table, write_challenger
 from leap.store.night import NightFolder, export_night, open_night
@@ -41,6 +43,24 @@ _MARTS = [
 # Of the raw tables dbt waits for the attempts' checks alone: where a record was lost, the night must hold here at the latest.
 _RAW = [dg.AssetKey(["raw", name]) for name in ("hardware_spellings", "loads", "quarantine")]
 
+_TRAINED: dict[str, dict[str, Any]] = {
+    "challenger": {
+        "kinds": {"lightgbm", "mlflow"},
+        "description": "The model trained on all that was known at the cut, registered in MLflow.",
+    },
+    "scorecards": {
+        "kinds": {"duckdb"},
+        "description": "Scores of challenger (`leap`), lookup table and champion on the same newest window, one row each. The "
+        "champion has none where it has trained on the window.",
+        "metadata": described("model.scorecards"),
+    },
+    "predictions": {
+        "kinds": {"duckdb"},
+        "description": "What each of them predicted for each attempt of the window, beside the label.",
+        "metadata": described("model.predictions"),
+    },
+}
+
 
 @dg.asset(
     key_prefix="datasets",
@@ -54,7 +74,15 @@ def night_dataset(night: NightResource, home: HomeResource, warehouse: Warehouse
     """Export marts and quarantine under an id that comes from their content."""
     with warehouse.connect(read_only=True) as connection:
         dataset = export_night(connection, home.get(), night.night)
-    return dg.MaterializeResult(metadata={"dataset id": dataset.id, "folder": dg.MetadataValue.path(str(dataset.folder))})
+    tables = dataset.manifest.tables
+    rows = pa.table({"table": list(tables), "rows": [table.rows for table in tables.values()]})
+    return dg.MaterializeResult(
+        metadata={
+            "dataset id": dataset.id,
+            "folder": dg.MetadataValue.path(str(dataset.folder)),
+            "tables": markdown_table(rows),
+        }
+    )
 
 
 @dg.asset(
@@ -76,18 +104,8 @@ def assembled_examples(night: NightResource, home: HomeResource, params: ParamsR
 
 @dg.multi_asset(
     specs=[
-        dg.AssetSpec(
-            ["model", name], group_name="model", owners=[OWNER], kinds=kinds, deps=[assembled_examples], description=text
-        )
-        for name, kinds, text in (
-            ("challenger", {"lightgbm", "mlflow"}, "The model trained on all that was known at the cut, registered in MLflow."),
-            (
-                "scorecards",
-                {"duckdb"},
-                "Scores of challenger, lookup table and champion on the same newest window, one row each.",
-            ),
-            ("predictions", {"duckdb"}, "What each of them predicted for each attempt of the window."),
-        )
+        dg.AssetSpec(["model", name], group_name="model", owners=[OWNER], deps=[assembled_examples], **said)
+        for name, said in _TRAINED.items()
     ],
     name="train_challenger",
 )
@@ -123,12 +141,24 @@ def train_challenger(
             "model version": model.version,
             "was registered before": model.reused,
             "MLflow run": model.run_id,
-            "trained on": result.trained_on,
+            "examples trained on": result.trained_on,
             "scored from night": str(result.window_start),
         },
     )
     yield dg.MaterializeResult(
         asset_key=["model", "scorecards"],
-        metadata={"dagster/row_count": scorecards.num_rows, "scores": markdown_table(scorecards)},
+        metadata={
+            "dagster/row_count": scorecards.num_rows,
+            "scores": markdown_table(transposed(scorecards.drop_columns(["night"]), "predictor")),
+            "plot": markdown_figure(plot_scores(result.scorecards)),
+            # figures by themselves: Dagster draws them over the nights
+            **{f"within 10%, {name}": card.within_10 for name, card in result.scorecards.items()},
+        },
     )
-    yield dg.MaterializeResult(asset_key=["model", "predictions"], metadata={"dagster/row_count": predictions.num_rows})
+    yield dg.MaterializeResult(
+        asset_key=["model", "predictions"],
+        metadata={
+            "dagster/row_count": predictions.num_rows,
+            "plot": markdown_figure(plot_predicted_over_label(result.predictions, result.challenger.name)),
+        },
+    )

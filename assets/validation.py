@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from assets.resources import OWNER, HomeResource, NightResource, ParamsResource, RegistryResource, WarehouseResource
-from assets.tables import markdown_table
+from assets.tables import described, markdown_list, markdown_table
 from assets.training import assembled_examples
 from leap.promotion import decide
 from leap.serving.reader import SnapshotReader
@@ -39,7 +39,7 @@ def held(
         passed=not problems,
         severity=severity,
         description="; ".join(problems[:5]) or good,
-        metadata={"reason": list(problems)},
+        metadata={"reason": markdown_list(problems)} if problems else {},
     )
 
 
@@ -146,6 +146,7 @@ def predictions_are_complete(night: NightResource, warehouse: WarehouseResource)
     kinds={"python", "duckdb"},
     deps=[["model", "scorecards"], ["model", "predictions"], ["model", "challenger"], ["raw", "quarantine"]],
     description="What the gates of params.yaml say of the challenger, one row per gate with its figure and limit.",
+    metadata=described("model.verdicts"),
 )
 def verdicts(
     night: NightResource, home: HomeResource, params: ParamsResource, warehouse: WarehouseResource
@@ -165,7 +166,14 @@ def verdicts(
         replace(connection, "model.verdicts", rows, {"night": night.night})
     folder.write_facts("verdict", verdict.to_json())
     return dg.MaterializeResult(
-        metadata={"promoted": verdict.promoted, "reason": verdict.reason, "gates": markdown_table(rows.drop_columns(["night"]))}
+        metadata={
+            "dagster/row_count": rows.num_rows,
+            "promoted": verdict.promoted,
+            "reason": verdict.reason,
+            "gates": markdown_table(rows.select(["has_passed", "reason"])),
+            # figures by themselves: Dagster draws them over the nights
+            **{gate.name: gate.value for gate in verdict.gates if gate.value is not None},
+        }
     )
 
 

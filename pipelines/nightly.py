@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from enum import IntEnum
 from pathlib import Path
+from textwrap import dedent
 from time import monotonic
 from typing import Any, TextIO
 from uuid import uuid4
@@ -27,11 +28,11 @@ from pipelines.progress import StepLines, quiet_process
 from pipelines.schedules import night_config
 from pipelines.settings import Settings, Source
 
-# Dagster's UI lists a run under its job only where it carries the job's code location.
-_LOCATION = {".dagster/repository": "__repository__@pipelines.definitions"}
+# Dagster's UI lists a run under its job only where it carries the job's code location, and says who launched it with `user`.
+_TAGS = {".dagster/repository": "__repository__@pipelines.definitions", "user": "leap nightly"}
 
 _PUBLISHED = "published/rankings"
-_DBT_NOISE = ("unique_id", "invocation_id", "status")
+SUMMARY = "summary"  # the metadata with which an asset says what a person would want to know of the night
 
 
 class ExitCode(IntEnum):
@@ -95,7 +96,7 @@ def _run_job(settings: Settings, home: Home, config: Mapping[str, Any], terminal
                 instance=instance,
                 raise_on_error=False,
                 run_id=run_id,
-                tags={**_LOCATION, PROCESS_TAG: this_process(), "leap/started_by": "leap nightly"},
+                tags={**_TAGS, PROCESS_TAG: this_process()},
             )
             failures = find_failures(instance, run_id)
     names = lines.planned
@@ -130,6 +131,11 @@ def _night_of(home: Home, run_id: str) -> date | None:
 
 
 def _figures(metadata: Mapping[str, dg.MetadataValue[Any]]) -> dict[str, Any]:
-    """Keep of an asset's metadata what is a figure or a short text."""
-    values = {name: getattr(value, "value", None) for name, value in metadata.items() if name not in _DBT_NOISE}
-    return {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+    """Keep of an asset's metadata what is a figure or a short text, and the summary; tables and plots are for the UI."""
+    values = {
+        name: getattr(value, "value", None)
+        for name, value in metadata.items()
+        if name == SUMMARY or not isinstance(value, dg.MarkdownMetadataValue)
+    }
+    figures = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+    return figures | ({SUMMARY: dedent(str(figures[SUMMARY]))} if SUMMARY in figures else {})

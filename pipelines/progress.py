@@ -21,13 +21,14 @@ from rich.live import Live
 from rich.markup import escape
 from rich.spinner import Spinner
 
-from assets.runs import is_held
+from assets.runs import HELD_LINE, is_held
 
 # Without a terminal that can be redrawn, what a step says of itself is shown this often.
 _SAY_EVERY_SECONDS = 10.0
 _MAX_WIDTH = 100
-# What Dagster and dagster-dbt say of themselves: steps kept from running (the summary lists them), how dbt is called and told.
+# What the summary says again (why a night was held, which steps did not run), and what dagster-dbt says of itself.
 _CHATTER = (
+    HELD_LINE,
     "Dependencies for step",
     "A dbt subsetted execution",
     "Copying `",

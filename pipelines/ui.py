@@ -4,6 +4,7 @@ What lives here: starting both servers, telling when they answer, and ending the
 anything they show.
 """
 
+import json
 import os
 import signal
 import socket
@@ -16,12 +17,13 @@ from threading import Event
 from time import monotonic, sleep
 from typing import NamedTuple
 from urllib.error import URLError
-from urllib.request import ProxyHandler, build_opener
+from urllib.parse import quote
+from urllib.request import OpenerDirector, ProxyHandler, build_opener
 
 from rich.console import Console
 
 from leap.store.home import Home
-from leap.store.registry import QUIET_ENVIRONMENT
+from leap.store.registry import QUIET_ENVIRONMENT, RUNS_VIEW, load_registry_config
 from pipelines.prepare import prepare_home
 from pipelines.settings import Settings
 
@@ -29,7 +31,9 @@ HOST = "127.0.0.1"
 _START_SECONDS = 180.0
 _STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.3
+_ANSWER_SECONDS = 5.0
 _SHOWN_LINES = 15
+_MLFLOW = "MLflow"
 # MLflow's background jobs (scoring of language models and the like) would start eight processes that LEAP has no use for.
 _NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -75,7 +79,7 @@ def serve(settings: Settings, port_dagster: int, port_mlflow: int) -> None:
             for process in processes:
                 process.check_running()
             for process in [process for process in waiting if process.answers()]:
-                console.print(f"{process.server.name:<8} {process.server.address}")
+                console.print(f"{process.server.name:<8} {_page(process.server, settings)}")
                 waiting.remove(process)
                 if not waiting:
                     console.print(f"home     {home.root}\nCtrl-C ends both")
@@ -98,7 +102,23 @@ def _mlflow(home: Home, port: int) -> Server:
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{home.mlflow_database}"]
     command += ["--artifacts-destination", str(home.mlflow_artifacts), "--serve-artifacts"]
-    return Server("MLflow", port, "--port-mlflow", "/health", tuple(command), home.work / "ui-mlflow.log")
+    return Server(_MLFLOW, port, "--port-mlflow", "/health", tuple(command), home.work / "ui-mlflow.log")
+
+
+def _page(server: Server, settings: Settings) -> str:
+    """Give the address to look at: of MLflow the nights' runs with their scores, for its front page is about language models."""
+    if server.name != _MLFLOW:
+        return server.address
+    experiment = load_registry_config(settings.root / "mlflow" / "registry.yaml").experiment
+    query = f"/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote(experiment)}"
+    with _opener().open(server.address + query, timeout=_ANSWER_SECONDS) as response:
+        number = json.load(response)["experiment"]["experiment_id"]
+    return f"{server.address}/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey={RUNS_VIEW}"
+
+
+def _opener() -> OpenerDirector:
+    # not through a proxy that the environment may name: it cannot reach this machine's loopback
+    return build_opener(ProxyHandler({}))
 
 
 def _check_port(server: Server) -> None:
@@ -169,10 +189,8 @@ class _Group:
 
     def answers(self) -> bool:
         """Tell whether the server answers with HTTP 200."""
-        # not through a proxy that the environment may name: it cannot reach this machine's loopback
-        opener = build_opener(ProxyHandler({}))
         try:
-            with opener.open(self.server.address + self.server.ready, timeout=5) as response:
+            with _opener().open(self.server.address + self.server.ready, timeout=_ANSWER_SECONDS) as response:
                 return bool(response.status == 200)
         except (URLError, OSError):
             return False

@@ -133,6 +133,8 @@ class Snapshot:
         folder = published / SNAPSHOTS / pointer.snapshot_id
         path = folder / MANIFEST
         manifest = Manifest.parse(read_checked(path, pointer.manifest_sha256), path)
+        if RANKINGS not in manifest.files:
+            raise SnapshotCorrupt(f"{path} is damaged: it does not name {RANKINGS}; {REMEDY}")
         return cls(pointer, folder, manifest, read_checked(folder / RANKINGS, manifest.files[RANKINGS].sha256))
 
     def rank_first(self, job_keys: Sequence[str], now: datetime) -> Answer:

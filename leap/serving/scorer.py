@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 from leap.contracts import CANDIDATE_SCHEMA, HARDWARE_SCHEMA, SUBMISSION_SCHEMA, JobSubmission
 from leap.features import State, assemble
 from leap.params import RankingParams
-from leap.predictors import Prediction
 from leap.predictors.gbdt import GbdtPredictor
 from leap.ranking import rank_jobs, with_ranking_ids
 
@@ -28,8 +27,16 @@ BUNDLE_FILES = ("booster.txt", "encoder.json", "model.json", "state.parquet", "c
 NOT_OFFERED = "not in the job's eligible list"
 UNKNOWN_JOB_KEY = "submission"
 
+# What a ranking can hold, and what the keys of history can be made of; a log is held to the same (`leap.sources.admission`).
+_MOST_DEVICES = 10_000_000
+_MOST_SIZE = 1e15
+
 # What the bundle says of each place where a job could run: the candidate's description and its price.
 OFFER_COLUMNS = (*(name for name in CANDIDATE_SCHEMA.names if name != "num_devices"), "usd_per_device_hour", "price_version")
+
+
+class SubmissionError(ValueError):
+    """A submission asks for what no job can have; the message names field, value and limit."""
 
 
 @dataclass(frozen=True)
@@ -128,21 +135,26 @@ class Scorer:
         """Rank every offered candidate for one submission: `RANKING_SCHEMA` rows, best first.
 
         `generated_at` and `valid_until` are null: they are those of the snapshot that the bundle came with.
+        Raises SubmissionError where a number of the submission is beyond all jobs.
         """
-        count = self.offers.num_rows
-        values = submission.model_dump(mode="json")
-        submissions = pa.table({field.name: pa.array([values[field.name]] * count, field.type) for field in SUBMISSION_SCHEMA})
-        candidates = self.offers.append_column("num_devices", pa.array([float(submission.num_devices)] * count))
-        prediction = self._predict_described(submissions, candidates)
+        _check_sizes(submission)
+        candidates = self._offered_to(submission)
+        prediction = self.predictor.predict(self.features_of(submission))
         allowed, reason = self._eligibility(submission)
-        table = candidates.append_column("job_key", pa.array([submission.job_id or UNKNOWN_JOB_KEY] * count, pa.string()))
-        table = table.append_column("eligible", allowed).append_column("reason", reason)
+        job_key = pa.array([submission.job_id or UNKNOWN_JOB_KEY] * candidates.num_rows, pa.string())
+        table = candidates.append_column("job_key", job_key).append_column("eligible", allowed).append_column("reason", reason)
         rows = rank_jobs(table, prediction, self.facts.ranking, model_version=self.facts.model_version)
         return with_ranking_ids(rows.sort_by([("rank", "ascending"), ("hardware_type", "ascending"), ("pool", "ascending")]))
 
-    def _predict_described(self, submissions: pa.Table, candidates: pa.Table) -> Prediction:
-        features = assemble(submissions, candidates, self.state, np.full(candidates.num_rows, self.facts.cut))
-        return self.predictor.predict(features)
+    def features_of(self, submission: JobSubmission) -> pa.Table:
+        """Assemble the features of one submission on every candidate, in the order of `offers`."""
+        count = self.offers.num_rows
+        values = submission.model_dump(mode="json")
+        submissions = pa.table({field.name: pa.array([values[field.name]] * count, field.type) for field in SUBMISSION_SCHEMA})
+        return assemble(submissions, self._offered_to(submission), self.state, np.full(count, self.facts.cut))
+
+    def _offered_to(self, submission: JobSubmission) -> pa.Table:
+        return self.offers.append_column("num_devices", pa.array([float(submission.num_devices)] * self.offers.num_rows))
 
     def _eligibility(self, submission: JobSubmission) -> tuple[pa.Array, pa.Array]:
         priced = pc.fill_null(pc.greater(self.offers["usd_per_device_hour"], 0), False)
@@ -171,6 +183,13 @@ class Scorer:
     def _catalog(self) -> pa.Table:
         first = pc.index_in(self._types, value_set=self.offers["hardware_type"].combine_chunks())
         return self.offers.take(first)
+
+
+def _check_sizes(submission: JobSubmission) -> None:
+    for name, value in submission:
+        most = _MOST_DEVICES if name == "num_devices" else _MOST_SIZE
+        if isinstance(value, int | float) and value > most:
+            raise SubmissionError(f"{name} is {value:g}; it must be at most {most:g}")
 
 
 def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:

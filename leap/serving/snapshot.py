@@ -70,7 +70,7 @@ class _Stored(BaseModel):
         try:
             values = json.loads(data)
             version = values["schema_version"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise SnapshotCorrupt(f"{path} is damaged: it is not JSON with a schema_version; {REMEDY}") from None
         if version != RANKING_SCHEMA_VERSION:
             raise SnapshotUnsupported(
@@ -161,6 +161,8 @@ def read_pointer(published: Path) -> Pointer:
         raise SnapshotMissing(
             f"no ranking is published in {published}: no {POINTER}; run `leap nightly`, or see that LEAP_HOME is right"
         ) from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
     pointer = Pointer.parse(data, path)
     if not _SNAPSHOT_ID.fullmatch(pointer.snapshot_id):
         raise SnapshotCorrupt(f"{path} is damaged: {pointer.snapshot_id!r} is no snapshot id; {REMEDY}")
@@ -169,10 +171,19 @@ def read_pointer(published: Path) -> Pointer:
 
 def read_checked(path: Path, expected: str) -> bytes:
     """Read the file `path`, whose content must have the SHA-256 `expected`. Raises SnapshotCorrupt, FileNotFoundError."""
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unreadable(path, error) from None
     if sha256(data).hexdigest() != expected:
         raise SnapshotCorrupt(f"{path} is damaged: its content is not what was published (SHA-256 differs); {REMEDY}")
     return data
+
+
+def _unreadable(path: Path, error: OSError) -> SnapshotCorrupt:
+    return SnapshotCorrupt(f"{path} cannot be read ({error.strerror}); see that it is a file and that its permissions are right")
 
 
 def _hours(duration: timedelta) -> str:

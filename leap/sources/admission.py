@@ -8,7 +8,7 @@ conversion: throughput stays as received, with its unit and scope.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -31,8 +31,31 @@ ADMITTED_SCHEMA = READ_SCHEMA.append(pa.field("hardware_type", pa.string()))
 # A time outside of these is a mistake of units or an empty value written as zero.
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 LATEST = datetime(2100, 1, 1, tzinfo=UTC)
+# By so much the clock of a log may be ahead of this machine's.
+CLOCK_TOLERANCE = timedelta(hours=1)
 
-# Where given, these must be finite and above 0: they are counts and sizes, and later steps take their logarithm.
+# Outside of these a number is a mistake, and one such label or size would outweigh all others in sums and logarithms.
+_LEAST_THROUGHPUT, _MOST_THROUGHPUT = 1e-9, 1e15
+_LEAST_SIZE, _MOST_SIZE = 1e-6, 1e15
+_MOST_DEVICES = 10_000_000
+
+# Names that make the keys of history and of the ranking; the keys join them with U+001F.
+_NAMES = (
+    "attempt_id",
+    "job_id",
+    "team",
+    "model_type",
+    "task",
+    "framework",
+    "framework_version",
+    "precision",
+    "optimizer",
+    "pool",
+)
+_NO_NAME = r"[\x00\x1f]"
+_ALL_JOBS = "*"
+
+# Where given, these must be within the limits of sizes: they are counts and sizes, and later steps take their logarithm.
 _POSITIVE = (
     "global_batch_size",
     "per_device_batch_size",
@@ -61,17 +84,18 @@ class _Rule(NamedTuple):
     detail: Callable[[pa.Table], pa.ChunkedArray]
 
 
-def admit(attempts: pa.Table, hardware: pa.Table, params: IngestParams) -> Admission:
+def admit(attempts: pa.Table, hardware: pa.Table, params: IngestParams, received_at: datetime) -> Admission:
     """Part `attempts` (`READ_SCHEMA`) into those that may be learned from and those that go to quarantine.
 
     `hardware` gives for each distinct spelling of ``hardware_name`` its ``hardware_type`` (null where it is not known) and the
-    ``reason`` it is not known. Kept rows keep their order, have ``segment_number`` 1 where none was given, and end in
-    ``hardware_type``. Reasons, in the order they are tried: ``missing-field``, ``unknown-outcome``, ``not-finished``,
-    ``bad-device-count``, ``unknown-hardware``, ``bad-time``, ``bad-throughput``, ``unknown-unit``, ``unknown-scope``,
-    ``bad-value``, ``unconvertible-unit``, ``too-short``. A reject's ``record`` is the attempt as a line of JSON.
+    ``reason`` it is not known. `received_at` (UTC) is when the log arrived: nothing in it can have ended later. Kept rows keep
+    their order, have ``segment_number`` 1 where none was given, and end in ``hardware_type``. Reasons, in the order they are
+    tried: ``missing-field``, ``bad-name``, ``unknown-outcome``, ``not-finished``, ``bad-device-count``, ``unknown-hardware``,
+    ``bad-time``, ``bad-throughput``, ``unknown-unit``, ``unknown-scope``, ``bad-value``, ``unconvertible-unit``, ``too-short``.
+    A reject's ``record`` is the attempt as a line of JSON.
     """
     rows = _with_hardware(attempts, hardware)
-    rules = tuple(_rules(params))
+    rules = tuple(_rules(params, received_at))
     broken = _first_broken(rows, rules)
     kept = rows.filter(pc.is_null(broken)).select(ADMITTED_SCHEMA.names).cast(ADMITTED_SCHEMA)
     return Admission(kept, _rejects(rows, broken, rules))
@@ -117,8 +141,9 @@ def _rejects_of(rows: pa.Table, rule: _Rule) -> pa.Table:
     return pa.table([made[name] if name in made else rows[name] for name in REJECT_SCHEMA.names], schema=REJECT_SCHEMA)
 
 
-def _rules(params: IngestParams) -> Iterator[_Rule]:
+def _rules(params: IngestParams, received_at: datetime) -> Iterator[_Rule]:
     yield from map(_missing, ("attempt_id", "model_type", "started_at", "outcome"))
+    yield from _name_rules()
     yield _not_among("unknown-outcome", "outcome", Outcome)
     yield _Rule(
         "not-finished",
@@ -127,14 +152,15 @@ def _rules(params: IngestParams) -> Iterator[_Rule]:
     )
     yield _missing("num_devices")
     for name in ("num_devices", "num_nodes"):
-        yield _Rule("bad-device-count", _is_below_one(name), _say(f"{name} is ", f"{{{name}}}", "; it must be 1 or more."))
+        sentence = _say(f"{name} is ", f"{{{name}}}", f"; it must be 1 or more, at most {_MOST_DEVICES:,}.")
+        yield _Rule("bad-device-count", _is_no_count(name), sentence)
     yield _missing("hardware_name")
     yield _Rule(
         "unknown-hardware",
         lambda rows: pc.is_null(rows["hardware_type"]),
         _say("hardware_name: ", "{unknown_because}", "."),
     )
-    yield from _time_rules()
+    yield from _time_rules(received_at)
     yield from _throughput_rules()
     yield _Rule(
         "too-short",
@@ -148,12 +174,37 @@ def _rules(params: IngestParams) -> Iterator[_Rule]:
     )
 
 
-def _time_rules() -> Iterator[_Rule]:
+def _name_rules() -> Iterator[_Rule]:
+    for name in _NAMES:
+        yield _Rule(
+            "bad-name",
+            _holds_separator(name),
+            _say(f"{name} holds the control character U+0000 or U+001F, which no name of LEAP may hold; write it without."),
+        )
+    for name in ("job_id", "model_type"):
+        yield _Rule(
+            "bad-name",
+            _is_text(name, _ALL_JOBS),
+            _say(f"{name} is {_ALL_JOBS}, the ranking's key of all jobs together; name it otherwise."),
+        )
+
+
+def _time_rules(received_at: datetime) -> Iterator[_Rule]:
     for name in ("submitted_at", "started_at", "ended_at", "known_at"):
         yield _Rule(
             "bad-time",
             _is_implausible(name),
             _say(f"{name} is ", f"{{{name}}}", f"; times from {EARLIEST.year} up to {LATEST.year} are taken."),
+        )
+    for name in ("ended_at", "known_at"):
+        yield _Rule(
+            "bad-time",
+            _is_after(name, received_at + CLOCK_TOLERANCE),
+            _say(
+                f"{name} is ",
+                f"{{{name}}}",
+                f", but the log was received at {received_at:%Y-%m-%d %H:%M:%S}Z; check the clock or the zone of the log.",
+            ),
         )
     yield _Rule(
         "bad-time",
@@ -171,8 +222,11 @@ def _time_rules() -> Iterator[_Rule]:
 def _throughput_rules() -> Iterator[_Rule]:
     yield _Rule(
         "bad-throughput",
-        lambda rows: pc.invert(pc.fill_null(_is_positive(rows["throughput"]), False)),
-        _say("throughput is ", "{throughput}", "; it must be a finite number above 0."),
+        lambda rows: pc.invert(pc.fill_null(_is_within(rows["throughput"], _LEAST_THROUGHPUT, _MOST_THROUGHPUT), False)),
+        _say(
+            *("throughput is ", "{throughput}"),
+            f"; it must be a number above 0, from {_LEAST_THROUGHPUT:g} to {_MOST_THROUGHPUT:g}.",
+        ),
     )
     yield _missing("throughput_unit")
     yield _not_among("unknown-unit", "throughput_unit", ThroughputUnit)
@@ -181,8 +235,12 @@ def _throughput_rules() -> Iterator[_Rule]:
     for name in _POSITIVE:
         yield _Rule(
             "bad-value",
-            _is_not_positive(name),
-            _say(f"{name} is ", f"{{{name}}}", "; it must be a finite number above 0, or left out."),
+            _is_no_size(name),
+            _say(
+                f"{name} is ",
+                f"{{{name}}}",
+                f"; it must be a number above 0, from {_LEAST_SIZE:g} to {_MOST_SIZE:g}, or left out.",
+            ),
         )
     yield _Rule(
         "bad-value",
@@ -221,8 +279,20 @@ def _needs(reason: str, name: str, value: str, needed: str) -> _Rule:
     )
 
 
-def _is_below_one(name: str) -> Callable[[pa.Table], pa.ChunkedArray]:
-    return lambda rows: pc.less(rows[name], 1)
+def _is_no_count(name: str) -> Callable[[pa.Table], pa.ChunkedArray]:
+    return lambda rows: pc.invert(_is_within(rows[name], 1, _MOST_DEVICES))
+
+
+def _holds_separator(name: str) -> Callable[[pa.Table], pa.ChunkedArray]:
+    return lambda rows: pc.match_substring_regex(rows[name], _NO_NAME)
+
+
+def _is_text(name: str, text: str) -> Callable[[pa.Table], pa.ChunkedArray]:
+    return lambda rows: pc.equal(pc.utf8_trim_whitespace(rows[name]), text)
+
+
+def _is_after(name: str, time: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
+    return lambda rows: pc.greater(rows[name], pa.scalar(time, UTC_TIMESTAMP))
 
 
 def _is_implausible(name: str) -> Callable[[pa.Table], pa.ChunkedArray]:
@@ -230,17 +300,20 @@ def _is_implausible(name: str) -> Callable[[pa.Table], pa.ChunkedArray]:
     return lambda rows: pc.or_(pc.less(rows[name], earliest), pc.greater_equal(rows[name], latest))
 
 
-def _is_positive(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.and_(pc.is_finite(column), pc.greater(column, 0))
+def _is_within(column: pa.ChunkedArray, least: float, most: float) -> pa.ChunkedArray:
+    """Tell which values lie from `least` to `most`; not a number lies nowhere."""
+    return pc.and_(pc.greater_equal(column, least), pc.less_equal(column, most))
 
 
-def _is_not_positive(name: str) -> Callable[[pa.Table], pa.ChunkedArray]:
-    return lambda rows: pc.invert(_is_positive(rows[name]))
+def _is_no_size(name: str) -> Callable[[pa.Table], pa.ChunkedArray]:
+    return lambda rows: pc.invert(_is_within(rows[name], _LEAST_SIZE, _MOST_SIZE))
 
 
 def _measured_seconds(rows: pa.Table) -> pa.ChunkedArray:
     """Give the steady time, or where it was not logged the whole time less warm-up."""
-    whole = pc.divide(pc.subtract(rows["ended_at"], rows["started_at"]).cast(pa.int64()).cast(pa.float64()), 1e6)
+    microseconds = pc.subtract(rows["ended_at"], rows["started_at"]).cast(pa.int64())
+    # not a safe cast: between implausible times lie more microseconds than a double can hold to the last one
+    whole = pc.divide(microseconds.cast(pa.float64(), safe=False), 1e6)
     return pc.coalesce(rows["steady_seconds"], pc.subtract(whole, pc.fill_null(rows["warmup_seconds"], 0.0)))
 
 

@@ -33,6 +33,8 @@ from leap.training import Champion, TrainingResult
 
 BUNDLE = "challenger"
 _EXAMPLE_ROWS = 5
+# In the order in which MLflow's UI offers them to compare; it shows names with the same beginning in one section.
+_METRICS = ("within_10", "within_20", "answered", "coverage", "median_ape", "median_width", "n", "jobs")
 
 
 def params_hash(params: Params) -> str:
@@ -82,14 +84,15 @@ def log_challenger(
     dataset: Dataset,
     code_version: str,
 ) -> RegisteredModel:
-    """Log the night's run, register the challenger, let the alias name it, and write its version into the bundle."""
+    """Log the night's run, register the challenger, let the alias name it, and write its version into the bundle.
+
+    The caller holds the night lock: what other runs MLflow takes to be under way are ended first.
+    """
+    registry.end_dead_runs()
     night = dataset.manifest.night
+    scores = {name: card.to_json() for name, card in result.scorecards.items()}
     metrics = {
-        f"{name}_{figure}": value
-        for name, card in result.scorecards.items()
-        for figure, value in card.to_json().items()
-        if figure in ("n", "jobs", "answered", "within_10", "within_20", "median_ape", "coverage", "median_width")
-        and value is not None
+        f"{name}/{figure}": card[figure] for name, card in scores.items() for figure in _METRICS if card[figure] is not None
     }
     model = registry.log_challenger(
         bundle,
@@ -110,6 +113,7 @@ def log_challenger(
         dataset_digest=dataset.manifest.digest,
         dataset_path=dataset.folder,
         input_example=_input_example(dataset),
+        note=_note(result, night),
     )
     registry.set_alias(registry.config.aliases.challenger, model.version)
     facts = BundleFacts.from_json(json.loads((bundle / "model.json").read_text(encoding="utf-8")))
@@ -172,6 +176,13 @@ def read_scorecards(folder: NightFolder) -> dict[str, Scorecard]:
 def _fingerprint(result: TrainingResult, dataset: Dataset) -> str:
     """Identify what a version holds: the model, and the history that its bundle carries."""
     return hashlib.sha256(f"{result.challenger.fingerprint}:{dataset.id}".encode()).hexdigest()
+
+
+def _note(result: TrainingResult, night: date) -> str:
+    """Say in a sentence how good the challenger is."""
+    cards = list(result.scorecards.values())
+    shares = ", ".join(f"{card.predictor} {card.within_10:.1%}" for card in cards)
+    return f"Night {night}: within 10%: {shares}, on {cards[0].n} attempts of {cards[0].jobs} jobs since {result.window_start}."
 
 
 def _input_example(dataset: Dataset) -> Any:

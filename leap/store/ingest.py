@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -46,7 +47,7 @@ def ingest(
     resolver = read_resolver(seeds)
     return load(
         connection,
-        _admitted(kind, paths, resolver, params, progress),
+        _admitted(kind, paths, resolver, params, received_at, progress),
         received_at=received_at,
         load_id=load_id,
     )
@@ -79,6 +80,29 @@ def _count_line(name: str, counts: Sequence[SliceCount]) -> str:
     return f"{name}: read {read} = kept {kept} + quarantined {quarantined} + duplicates {duplicates}"
 
 
+class Reason(NamedTuple):
+    """Why records went to quarantine: a code, how many, and the sentence that the first of them, by file and line, got."""
+
+    reason: str
+    records: int
+    first: str
+
+
+def reasons_of(connection: duckdb.DuckDBPyConnection, load_ids: Sequence[str]) -> list[Reason]:
+    """List why records of these loads went to quarantine, most frequent first."""
+    sql = """
+        select reason, count(*) as records, arg_min(detail, (file, line, content_hash)) as first
+        from raw.quarantine where load_id in (select unnest(?)) group by reason order by records desc, reason
+    """
+    return [Reason(**row) for row in read(connection, sql, [list(load_ids)]).to_pylist()]
+
+
+def reasons_text(reasons: Sequence[Reason]) -> str:
+    """Say why records went to quarantine, a line for each reason; nothing where none did."""
+    lines = [f"  {found.reason} {found.records}, the first: {' '.join(found.first.split())}" for found in reasons]
+    return "\n".join(["new in quarantine:", *lines] if lines else [])
+
+
 def newest_attempts(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """Give the rows of the newest load that added any, at most `_LOOKED_AT` of them, the newest known: what to look at."""
     sql = """
@@ -105,9 +129,14 @@ def quarantined_share(connection: duckdb.DuckDBPyConnection) -> float:
 
 
 def _admitted(
-    kind: str, paths: Sequence[Path], resolver: HardwareResolver, params: IngestParams, progress: Progress
+    kind: str,
+    paths: Sequence[Path],
+    resolver: HardwareResolver,
+    params: IngestParams,
+    received_at: datetime,
+    progress: Progress,
 ) -> Iterator[Admission]:
     for batch in READERS[kind](paths, params, progress):
         spellings = batch.attempts["hardware_name"].unique().to_pylist()
-        admission = admit(batch.attempts, resolver.resolve(spellings), params)
+        admission = admit(batch.attempts, resolver.resolve(spellings), params, received_at)
         yield Admission(admission.kept, pa.concat_tables([batch.rejects, admission.rejects]))

@@ -16,11 +16,13 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from leap.evaluation.backtest import History, training_matrix
 from leap.features import State
 from leap.params import Params
+from leap.sources.admission import EARLIEST
 from leap.store.datasets import Dataset, export, open_dataset
 from leap.store.files import write_atomic
 from leap.store.home import Home
@@ -143,4 +145,12 @@ def load_history(dataset: Dataset, params: Params) -> History:
             f"dataset {dataset.id} has no history of level {', '.join(absent)}; run `leap nightly` with these params first"
         )
     matrix = training_matrix(dataset.table("training_examples"), State.from_table(table, params.features.state_levels))
-    return History.from_matrix(matrix, dataset.table("quarantine"))
+    return History.from_matrix(matrix, with_possible_start(dataset.table("quarantine")))
+
+
+def with_possible_start(quarantine: pa.Table) -> pa.Table:
+    """Leave out the rejects that say they started after they arrived, or long ago: such a time makes no night of its own."""
+    started_at = quarantine["started_at"]
+    earliest = pa.scalar(EARLIEST, started_at.type)
+    possible = pc.and_(pc.greater_equal(started_at, earliest), pc.less_equal(started_at, quarantine["received_at"]))
+    return quarantine.filter(pc.fill_null(possible, False))

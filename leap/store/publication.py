@@ -63,6 +63,14 @@ def coverage(rows: pa.Table) -> pa.Table:
     ).sort_by("tier")
 
 
+def first_choices(rows: pa.Table) -> pa.Table:
+    """Count for each hardware type the jobs' own keys that it is ranked first for, most first."""
+    first = rows.filter(pc.and_(pc.is_valid(rows["throughput"]), pc.equal(rows["rank"], 1)))
+    counts = first.group_by("hardware_type", use_threads=False).aggregate([("job_key", "count")])
+    counts = counts.sort_by([("job_key_count", "descending"), ("hardware_type", "ascending")])
+    return counts.select(["hardware_type", "job_key_count"]).rename_columns(["hardware_type", "job_keys"])
+
+
 def publish_night(
     home: Home, folder: NightFolder, params: PublishParams, *, night: date, code_version: str, generated_at: datetime
 ) -> Manifest:

@@ -40,6 +40,7 @@ FINGERPRINT = "fingerprint"
 NIGHT = "night"
 DATASET_ID = "dataset_id"
 REUSED_VERSION = "reused_version"
+RUNS_VIEW = "scores"
 SCORING_MODEL = Path(__file__).with_name("scoring_model.py")
 
 # Nothing is reported to MLflow's makers, and nothing of the current directory gets into a model. Hand this to the process of
@@ -59,6 +60,7 @@ ANSWER_COLUMNS = ("throughput_p10", "throughput", "throughput_p90", "tier")
 # What scoring needs, said outright: MLflow would otherwise find it out by running the model in a second process.
 _REQUIREMENTS = ("leap-fleet", "lightgbm", "mlflow", "numpy", "pandas", "pyarrow")
 _MAX_DIGEST_LENGTH = 36  # MLflow's limit
+_NOTE = "mlflow.note.content"  # the tag that MLflow's UI shows as description
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 
@@ -79,10 +81,13 @@ class Aliases(_Frozen):
 
 
 class RegistryConfig(_Frozen):
-    """The whole of `mlflow/registry.yaml`: experiment, registered model, aliases, and the tags that every run must carry."""
+    """The whole of `mlflow/registry.yaml`: experiment and registered model, what their pages say, aliases, required tags."""
 
     experiment: Text
+    experiment_note: Text
+    shown_columns: Annotated[tuple[Text, ...], Field(min_length=1)]
     model: Text
+    model_note: Text
     aliases: Aliases
     required_tags: Annotated[tuple[Text, ...], Field(min_length=1)]
 
@@ -129,9 +134,8 @@ class Registry:
             client = self._connect()
             self._prepare_experiment(client)
             if not any(model.name == self.config.model for model in client.search_registered_models()):
-                client.create_registered_model(
-                    self.config.model, description="Throughput of a training job on a hardware type: mlflow/model_card.md"
-                )
+                client.create_registered_model(self.config.model)
+            client.update_registered_model(self.config.model, self.config.model_note)
 
     def log_challenger(
         self,
@@ -145,6 +149,7 @@ class Registry:
         dataset_digest: str,
         dataset_path: Path,
         input_example: pd.DataFrame,
+        note: str = "",
         scoring_model: Path = SCORING_MODEL,
     ) -> RegisteredModel:
         """Log one run and register its model, or find the version that is registered already with the same fingerprint.
@@ -159,6 +164,7 @@ class Registry:
             dataset_digest: its checksum; MLflow keeps the first 36 characters.
             dataset_path: its folder.
             input_example: a few rows with the columns of `input_columns()`; the version is registered only if it scores them.
+            note: what the pages of run and version say on top, as Markdown.
             scoring_model: the models-from-code file.
 
         Raises RegistryError, or what the scoring code raises; the run is then marked failed and no version is registered.
@@ -170,12 +176,31 @@ class Registry:
         with self._speaking(f"log the model of night {tags.get(NIGHT, '?')}"):
             client = self._open()
             known = self._version_with(client, tags[FINGERPRINT])
-            run_tags = tags if known is None else {**tags, REUSED_VERSION: str(known.version)}
+            run_tags = {**tags, _NOTE: note}
+            if known is not None:
+                run_tags |= {REUSED_VERSION: str(known.version), _NOTE: f"{note} The same model as version {known.version}."}
             with self._run(client, run_tags) as run_id:
                 _log_facts(params, metrics, plots)
                 _log_dataset(dataset_id, dataset_digest, dataset_path)
                 version = str(known.version) if known else self._register(bundle, tags, input_example, scoring_model)
+                if known is None:
+                    client.update_model_version(self.config.model, version, note)
         return RegisteredModel(version, run_id, tags[FINGERPRINT], reused=known is not None)
+
+    def end_dead_runs(self) -> tuple[str, ...]:
+        """Mark runs killed that are under way by MLflow's books, and give their ids.
+
+        The caller holds the night lock: no run of another process can be alive.
+        """
+        with self._speaking("end the runs of nights that were killed"):
+            client = self._open()
+            experiment = client.get_experiment_by_name(self.config.experiment)
+            if experiment is None:
+                return ()
+            dead = client.search_runs([experiment.experiment_id], "attributes.status = 'RUNNING'")
+            for run in dead:
+                client.set_terminated(run.info.run_id, "KILLED")
+            return tuple(run.info.run_id for run in dead)
 
     def versions(self) -> tuple[str, ...]:
         """List the registered versions, oldest first."""
@@ -228,9 +253,22 @@ class Registry:
             client.rename_experiment(experiment.experiment_id, f"{name} (of {experiment.artifact_location})")
             experiment = None
         if experiment is None:
-            client.create_experiment(name, artifact_location=location)
-        elif experiment.lifecycle_stage == "deleted":
-            client.restore_experiment(experiment.experiment_id)
+            number = client.create_experiment(name, artifact_location=location)
+        else:
+            number = experiment.experiment_id
+            if experiment.lifecycle_stage == "deleted":
+                client.restore_experiment(number)
+        self._furnish(client, number)
+        _remove_default(client)
+
+    def _furnish(self, client: MlflowClient, experiment_id: str) -> None:
+        """Say on the experiment's page what its runs are, and keep a view of them that shows their scores."""
+        for name, value in (
+            (_NOTE, self.config.experiment_note),
+            ("mlflow.experimentKind", "custom_model_development"),
+            (f"mlflow.sharedViewState.{RUNS_VIEW}", json.dumps({"selectedColumns": self.config.shown_columns})),
+        ):
+            client.set_experiment_tag(experiment_id, name, value)
 
     @contextmanager
     def _run(self, client: MlflowClient, tags: Mapping[str, str]) -> Iterator[str]:
@@ -293,6 +331,17 @@ class Registry:
                 f"could not {attempt} in {self.tracking_uri} (artifacts in {self.artifact_root}): {error}; "
                 "is the database there, readable and of this MLflow version? `leap init` makes or migrates it"
             ) from error
+
+
+def _remove_default(client: MlflowClient) -> None:
+    """Remove the empty experiment that MLflow makes of itself; its artifacts would lie in what was the current directory then."""
+    default = client.get_experiment_by_name("Default")
+    if (
+        default is not None
+        and default.lifecycle_stage == "active"
+        and not client.search_runs([default.experiment_id], max_results=1)
+    ):
+        client.delete_experiment(default.experiment_id)
 
 
 def input_columns() -> tuple[str, ...]:

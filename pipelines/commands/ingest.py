@@ -14,6 +14,7 @@ from pipelines.settings import Settings
 
 if TYPE_CHECKING:
     from leap.sources import Progress
+    from leap.store.ingest import Reason
     from leap.store.warehouse import SliceCount
 
 Paths = Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders.", show_default=False)]
@@ -58,12 +59,14 @@ def _ingest(kind: str, paths: Sequence[Path], json: bool) -> None:
     from leap.params import load_params
     from leap.store.home import night_lock
     from leap.store.ingest import ingest as load_logs
+    from leap.store.ingest import reasons_of
     from leap.store.warehouse import connect
     from pipelines.prepare import prepare_home
 
     params = load_params(settings.params)
     home = prepare_home(settings)
     received_at = datetime.now(UTC)
+    load_id = f"{received_at.isoformat()}:{kind}"
     with night_lock(home, owner=f"leap ingest {kind}"), connect(home.warehouse) as connection, _progress() as progress:
         counts = load_logs(
             connection,
@@ -72,27 +75,31 @@ def _ingest(kind: str, paths: Sequence[Path], json: bool) -> None:
             seeds=settings.dbt_project / "seeds",
             params=params.ingest,
             received_at=received_at,
-            load_id=f"{received_at.isoformat()}:{kind}",
+            load_id=load_id,
             progress=progress,
         )
-        reasons = connection.execute("select reason, count(*) from raw.quarantine group by all order by 2 desc, 1").fetchall()
+        reasons = reasons_of(connection, [load_id])
     typer.echo(_as_json(counts, reasons) if json else _as_text(counts, reasons))
 
 
-def _as_json(counts: "Sequence[SliceCount]", reasons: Sequence[tuple[str, int]]) -> str:
+def _as_json(counts: "Sequence[SliceCount]", reasons: "Sequence[Reason]") -> str:
     from dataclasses import asdict
 
-    total = {name: sum(getattr(count, name) for count in counts) for name in _FIGURES}
-    return json_format.dumps(
-        {"total": total, "slices": [asdict(count) for count in counts], "quarantine": dict(reasons)}, indent=2
-    )
+    outcome = {
+        "total": {name: sum(getattr(count, name) for count in counts) for name in _FIGURES},
+        "slices": [asdict(count) for count in counts],
+        "quarantine": [reason._asdict() for reason in reasons],
+    }
+    return json_format.dumps(outcome, indent=2)
 
 
 _FIGURES = ("records_read", "kept", "quarantined", "duplicates")
 
 
-def _as_text(counts: "Sequence[SliceCount]", reasons: Sequence[tuple[str, int]]) -> str:
+def _as_text(counts: "Sequence[SliceCount]", reasons: "Sequence[Reason]") -> str:
     from rich.table import Table
+
+    from leap.store.ingest import reasons_text
 
     table = Table(title="records by slice: read = kept + quarantined + duplicates", show_footer=True)
     table.add_column("slice", footer="all")
@@ -104,9 +111,7 @@ def _as_text(counts: "Sequence[SliceCount]", reasons: Sequence[tuple[str, int]])
     console = wide_console()
     with console.capture() as capture:
         console.print(table)
-        if reasons:
-            console.print("in quarantine, all loads: " + ", ".join(f"{reason} {count}" for reason, count in reasons))
-    return capture.get().rstrip("\n")
+    return "\n".join([capture.get().rstrip("\n"), *filter(None, [reasons_text(reasons)])])
 
 
 @contextmanager

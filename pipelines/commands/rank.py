@@ -11,6 +11,8 @@ from pipelines.commands.tables import wide_console
 from pipelines.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from leap.contracts import JobSubmission
     from leap.serving.reader import Answer, SnapshotReader
 
@@ -47,7 +49,8 @@ def rank(
     A key that the snapshot does not know falls back from MODEL_TYPE@DEVICES to MODEL_TYPE, then to *. A submission whose job is
     not ranked yet is scored by the snapshot's own model.
 
-    Exit codes: 0 an answer. 1 no answer: no snapshot, an expired one, or nothing known. 2 wrong usage.
+    Exit codes: 0 an answer. 1 no answer: no snapshot, an expired one, nothing known, or no hardware that the job may run on.
+    2 wrong usage.
 
     Examples:
 
@@ -61,10 +64,14 @@ def rank(
 
     reader = SnapshotReader(published or Settings.from_environment().home / "published")
     now = datetime.now(UTC)
-    answer = _by_key(reader, job, now) if job is not None else _by_submission(reader, _read(submission), now)
+    answer = _by_key(reader, job, now) if job is not None else _by_submission(reader, submission, now)
     typer.echo(_as_json(answer) if json else _as_text(answer))
-    if not answer.rows.num_rows:
+    if not _is_ranked(answer.rows):
         raise typer.Exit(1)
+
+
+def _is_ranked(rows: "pa.Table") -> bool:
+    return any(rows["rank"].is_valid().to_pylist())
 
 
 def _by_key(reader: "SnapshotReader", key: str, now: datetime) -> "Answer":
@@ -77,30 +84,54 @@ def _by_key(reader: "SnapshotReader", key: str, now: datetime) -> "Answer":
     return replace(answer, warning="; ".join(filter(None, [fallback, answer.warning])))
 
 
-def _by_submission(reader: "SnapshotReader", submission: "JobSubmission", now: datetime) -> "Answer":
-    from dataclasses import replace
-
-    from leap.serving.scorer import Scorer
+def _by_submission(reader: "SnapshotReader", path: Path | None, now: datetime) -> "Answer":
+    from leap.serving.scorer import Scorer, SubmissionError
     from leap.serving.snapshot import Freshness
 
+    assert path is not None
+    submission = _read(path)
     answer = reader.rank_first(["*"], now)
     if answer.freshness is Freshness.EXPIRED:
         return answer
-    rows = Scorer.load(reader.bundle()).rank(submission)
-    if not any(rows["rank"].is_valid().to_pylist()):
-        # nothing of this job is known to the model: what all jobs have in common is still an answer, and says that it is one
-        return replace(answer, warning=f"neither {submission.model_type!r} nor its history is known: all jobs together")
-    return replace(answer, rows=rows, key_used="submission")
+    try:
+        rows = Scorer.load(reader.bundle()).rank(submission)
+    except SubmissionError as error:
+        raise SettingsError(f"{path}: {error}") from None
+    return _answer_of(submission, rows, all_jobs=answer)
 
 
-def _read(path: Path | None) -> "JobSubmission":
+def _answer_of(submission: "JobSubmission", rows: "pa.Table", all_jobs: "Answer") -> "Answer":
+    """Give the rows scored for a submission; or where nothing is known of it, of `all_jobs` those that it may run on."""
+    from dataclasses import replace
+
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from leap.contracts import Tier
+
+    answer = replace(all_jobs, rows=rows, key_used="submission")
+    if _is_ranked(rows):
+        return answer
+    if set(rows["tier"].to_pylist()) - {Tier.NONE.value}:
+        offered = ", ".join(sorted(set(rows["hardware_type"].to_pylist())))
+        reason = f"no hardware that this job may run on is offered at a price; offered: {offered}"
+        return replace(answer, warning="; ".join(filter(None, [reason, all_jobs.warning])))
+    # what all jobs have in common is still an answer, and says that it is one
+    common = all_jobs.rows
+    if submission.eligible_hardware is not None:
+        allowed = pa.array(submission.eligible_hardware, pa.string())
+        common = common.filter(pc.is_in(common["hardware_type"], value_set=allowed))
+    reason = f"neither {submission.model_type!r} nor its history is known: all jobs together"
+    return replace(all_jobs, rows=common, warning="; ".join(filter(None, [reason, all_jobs.warning])))
+
+
+def _read(path: Path) -> "JobSubmission":
     from pydantic import ValidationError
 
     from leap.contracts import JobSubmission
 
-    assert path is not None
     try:
-        return JobSubmission.model_validate_json(path.read_bytes())
+        return JobSubmission.model_validate_json(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, part['loc'])) or 'the file'}: {part['msg']}" for part in error.errors())
         raise SettingsError(f"{path}: not a job submission: {problems}") from None

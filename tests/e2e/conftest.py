@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from assets.resources import open_registry
-from leap.serving.reader import SnapshotReader
+from leap.serving.reader import SnapshotMissing, SnapshotReader
 from leap.store.control import Control
 from leap.store.files import exclusive
 from leap.store.home import Home
@@ -127,13 +127,28 @@ class Running:
         return Done(code, out, "".join(self.lines), monotonic() - self.began)
 
     def left_behind(self) -> list[str]:
-        """List the command lines of processes of its session that still live."""
+        """List the command lines of the processes of its session that live: the command, and what it has started."""
+        lines = []
+        for folder in self._session():
+            with suppress(OSError):  # ended meanwhile
+                lines.append((folder / "cmdline").read_text().replace("\0", " "))
+        return lines
+
+    def resident_bytes(self) -> int:
+        """Add up the memory that they hold now."""
+        pages = 0
+        for folder in self._session():
+            with suppress(OSError):  # ended meanwhile
+                pages += int((folder / "statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def _session(self) -> list[Path]:
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
                 if int(session) == self.process.pid and state != "Z":
-                    found.append((folder / "cmdline").read_text().replace("\0", " "))
+                    found.append(folder)
         return found
 
 
@@ -188,8 +203,11 @@ class Leap:
         return {row["name"]: row["n"] for row in self.rows(f"select * from ({counts}) order by name")}
 
     def manifest(self) -> dict[str, Any]:
-        """Give the manifest of the published snapshot."""
-        facts: dict[str, Any] = SnapshotReader(self.layout.published).manifest().model_dump(mode="json")
+        """Give the manifest of the published snapshot; nothing where there is none."""
+        try:
+            facts: dict[str, Any] = SnapshotReader(self.layout.published).manifest().model_dump(mode="json")
+        except SnapshotMissing:
+            return {}
         return facts
 
     def ledger(self) -> list[tuple[str, str]]:

@@ -5,8 +5,9 @@ One home goes through all of it: each fixture is one more night in it, and keeps
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -99,8 +100,7 @@ def held(leap: Leap, source: tuple[str, str], met: Met, write_params: Callable[[
 @pytest.fixture(scope="module")
 def killed_in_training(leap: Leap, source: tuple[str, str], held: Held) -> Running:
     running = leap.start_night(*source)
-    running.wait_for("^start +train_challenger")
-    sleep(1)
+    running.until(lambda: "RUNNING" in mlflow_runs(leap), "MLflow is told of the run")
     running.kill_all()
     return running
 
@@ -125,6 +125,12 @@ def has_open(file: Path, *, other_than: int) -> bool:
             if link.readlink() == file and int(link.parts[2]) != other_than:
                 return True
     return False
+
+
+def mlflow_runs(leap: Leap) -> list[str]:
+    """List the status of each of MLflow's runs, oldest first."""
+    with closing(sqlite3.connect(f"file:{leap.layout.mlflow_database}?mode=ro", uri=True)) as connection:
+        return [status for (status,) in connection.execute("select status from runs order by start_time")]
 
 
 def evaluation_of_the_gates(leap: Leap) -> dg.AssetCheckEvaluation:
@@ -208,10 +214,10 @@ def test_after_a_held_and_a_killed_night_a_normal_one_goes_well(recovered: Night
     assert gone(killed_in_training), killed_in_training.left_behind()
 
 
-def test_a_record_that_is_lost_holds_the_night_before_anything_is_built(lost_a_record: Night, recovered: Night) -> None:
+def test_a_record_that_is_lost_holds_the_night_before_anything_is_learned(lost_a_record: Night, recovered: Night) -> None:
     assert lost_a_record.done.code == 3, lost_a_record.done.err
     assert "raw/loads: counts_reconcile" in lost_a_record.done.out
-    assert "start   dbt_build" not in lost_a_record.done.err
+    assert "start   datasets/night_dataset" not in lost_a_record.done.err
     assert lost_a_record.manifest == recovered.manifest
 
 
@@ -221,4 +227,6 @@ def test_the_books_say_what_became_of_each_night(lost_a_record: Night, leap: Lea
         runs = [run.status for run in reversed(instance.get_runs())]
     assert runs == [failure, failure, success, failure, failure, success, failure]
     statuses = [status for _, status in leap.ledger()]
-    assert statuses[:6] == ["dead", "dead", "succeeded", "blocked", "dead", "succeeded"]
+    assert statuses == ["dead", "dead", "succeeded", "blocked", "dead", "succeeded", "blocked"]
+    # the night killed in dbt had not come as far as training, that which had lost a record neither
+    assert mlflow_runs(leap) == ["FINISHED", "FINISHED", "FINISHED", "KILLED", "FINISHED"]

@@ -83,6 +83,8 @@ ATTEMPTS = [
     ),
     # the job may run on other hardware only
     attempt("picky", "picky", at(1, "09:00:00"), 10.0, eligible_hardware='["A100-80GB-SXM4"]'),
+    # blanks around names are none of theirs
+    attempt("blanks", " blanks\t", at(1, "09:00:00"), 10.0, job_id=" job-of-blanks\n", team="  ", pool=""),
     attempt("a100", "other", at(1, "09:00:00"), 10.0, hardware_type="A100-80GB-SXM4"),
 ]  # fmt: skip
 # Ended on 1 March and received on the 3rd; the source does not say when it was known.
@@ -232,6 +234,11 @@ def test_throughput_has_one_meaning(marts: Mapping[str, pa.Table]) -> None:
     (row,) = [row for row in marts["fct_training_examples"].to_pylist() if row["attempt_id"] == "tokens"]
     assert row["throughput"] == 64.0
     assert row["log_throughput_per_device"] == math.log(4.0)
+
+
+def test_names_are_known_without_the_blanks_around_them(marts: Mapping[str, pa.Table]) -> None:
+    (row,) = [row for row in marts["fct_attempts"].to_pylist() if row["attempt_id"] == "blanks"]
+    assert [row[name] for name in ("job_id", "model_type", "team", "pool")] == ["job-of-blanks", "blanks", None, "default"]
 
 
 def test_the_current_state_is_the_newest_history_before_the_cut(marts: Mapping[str, pa.Table]) -> None:

@@ -29,7 +29,10 @@ from leap.store.registry import (
 CONFIG = RegistryConfig.model_validate(
     {
         "experiment": "nights",
+        "experiment_note": "One run a night.",
+        "shown_columns": ["metrics.`leap/within_10`"],
         "model": "throughput",
+        "model_note": "Throughput of a job.",
         "aliases": {"champion": "champion", "challenger": "challenger"},
         "required_tags": ["night", "code_version", "fingerprint"],
     }
@@ -134,6 +137,7 @@ def test_a_run_tells_what_was_trained_on_what(registry: Registry, root: Path, cl
         params={"model": {"num_leaves": 31}, "features": {"state_levels": {"exact": ["model_type", "hardware_type"]}}},
         metrics={"within_10": 0.75},
         plots={"error": plot},
+        note="Within 10%: 75.0%.",
     )
 
     run = client.get_run(logged.run_id)
@@ -141,11 +145,13 @@ def test_a_run_tells_what_was_trained_on_what(registry: Registry, root: Path, cl
     assert run.data.params == {"model.num_leaves": "31", "features.state_levels.exact": '["model_type", "hardware_type"]'}
     assert run.data.metrics == {"within_10": 0.75}
     assert run.data.tags["code_version"] == "0123abc"
+    assert run.data.tags["mlflow.note.content"] == "Within 10%: 75.0%."
     assert [file.path for file in client.list_artifacts(logged.run_id, "plots")] == ["plots/error.png"]
     (dataset,) = run.inputs.dataset_inputs
     assert (dataset.dataset.name, dataset.dataset.digest) == ("2026-11-30-4f2a", ("4f2a" * 16)[:36])
     version = client.get_model_version(CONFIG.model, logged.version)
     assert (version.run_id, version.tags["fingerprint"]) == (logged.run_id, "told")
+    assert version.description == "Within 10%: 75.0%."
 
 
 def test_a_version_holds_text_and_code_and_no_pickle(registry: Registry, root: Path, client: MlflowClient) -> None:
@@ -166,13 +172,15 @@ def test_the_same_model_twice_is_one_version_and_two_runs(registry: Registry, ro
     first = log(registry, root, "same")
     before = registry.versions()
 
-    second = log(registry, root, "same")
+    second = log(registry, root, "same", note="As good.")
 
     assert (first.reused, second.reused) == (False, True)
     assert second.version == first.version
     assert registry.versions() == before
     assert second.run_id != first.run_id
-    assert client.get_run(second.run_id).data.tags["reused_version"] == first.version
+    tags = client.get_run(second.run_id).data.tags
+    assert tags["reused_version"] == first.version
+    assert tags["mlflow.note.content"] == f"As good. The same model as version {first.version}."
 
 
 def test_a_version_whose_files_are_gone_is_not_reused(registry: Registry, root: Path, client: MlflowClient) -> None:
@@ -278,6 +286,14 @@ def test_preparing_again_changes_nothing(registry: Registry, client: MlflowClien
     assert [experiment.experiment_id for experiment in client.search_experiments()] == [e.experiment_id for e in before]
 
 
+def test_the_pages_say_what_they_show(registry: Registry, client: MlflowClient) -> None:
+    tags = client.get_experiment_by_name(CONFIG.experiment).tags
+
+    assert tags["mlflow.note.content"] == CONFIG.experiment_note
+    assert json.loads(tags["mlflow.sharedViewState.scores"]) == {"selectedColumns": list(CONFIG.shown_columns)}
+    assert client.get_registered_model(CONFIG.model).description == CONFIG.model_note
+
+
 def test_two_processes_may_prepare_an_empty_database_at_once(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
@@ -291,7 +307,7 @@ Registry("sqlite:///{tmp_path}/home/mlflow.db", Path("{tmp_path}/artifacts"), co
 
     assert [process.returncode for process in running] == [0, 0], errors
     client = MlflowClient(f"sqlite:///{tmp_path}/home/mlflow.db")
-    assert {experiment.name for experiment in client.search_experiments()} == {"Default", CONFIG.experiment}
+    assert {experiment.name for experiment in client.search_experiments()} == {CONFIG.experiment}
 
 
 def test_a_moved_home_writes_into_its_new_place(root: Path, tmp_path: Path) -> None:
@@ -355,7 +371,7 @@ assert get_telemetry_client() is None
 
 def test_an_unknown_key_of_the_config_is_named(tmp_path: Path) -> None:
     config = tmp_path / "registry.yaml"
-    config.write_text("experiment: a\nmodel: b\naliases: {champion: c, challenger: d}\nrequired_tags: [night]\nmodle: e\n")
+    config.write_text(json.dumps({**CONFIG.model_dump(), "modle": "e"}))
 
     with pytest.raises(RegistryError, match=r"registry.yaml: modle: Extra inputs"):
         load_registry_config(config)

@@ -1,3 +1,7 @@
+{#- Names are known without the blanks around them, as a submission's are; one of blanks alone is none. -#}
+{%- set names = ["job_id", "team", "model_type", "task", "framework", "framework_version", "precision", "optimizer"] -%}
+{%- set blanks = "' ' || chr(9) || chr(10) || chr(13)" -%}
+
 with
 
 attempts as (
@@ -19,14 +23,9 @@ typed as (
         received_at,
         cast(coalesce(submitted_at, started_at) as date) as night,
 
-        job_id,
-        team,
-        model_type,
-        task,
-        framework,
-        framework_version,
-        precision,
-        optimizer,
+        {% for name in names -%}
+        nullif(trim({{ name }}, {{ blanks }}), '') as {{ name }},
+        {% endfor %}
         global_batch_size,
         gradient_accumulation_steps,
         sequence_length,
@@ -38,7 +37,7 @@ typed as (
 
         cast(num_devices as double) as num_devices,
         cast(num_nodes as double) as num_nodes,
-        coalesce(pool, 'default') as pool,
+        coalesce(nullif(trim(pool, {{ blanks }}), ''), 'default') as pool,
         cluster,
         hardware_name,
         hardware_type,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,31 @@ def test_a_field_of_a_later_release_is_passed_over(put: Publish, reader: Snapsho
     pointer = json.loads((published / "current.json").read_text())
     (published / "current.json").write_text(json.dumps({**pointer, "added": 1}))
     assert reader.rank("bert", AT).rows.num_rows == 1
+
+
+def test_what_is_no_file_or_nested_without_end_is_named(put: Publish, reader: SnapshotReader, published: Path) -> None:
+    # given a folder where the pointer should be
+    put(("bert", 1, 100.0))
+    pointer = published / "current.json"
+    pointer.unlink()
+    pointer.mkdir()
+    # then it is a sentence, and so is JSON that no parser can follow
+    with pytest.raises(SnapshotCorrupt, match=r"current\.json cannot be read \(Is a directory\)"):
+        reader.manifest()
+    pointer.rmdir()
+    pointer.write_text("[" * 100_000)
+    with pytest.raises(SnapshotCorrupt, match="is not JSON with a schema_version"):
+        reader.manifest()
+
+
+def test_a_manifest_without_the_ranking_is_named(put: Publish, reader: SnapshotReader, published: Path) -> None:
+    manifest = put(("bert", 1, 100.0))
+    path = published / "snapshots" / manifest.snapshot_id / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"files": {}}))
+    pointer = Pointer(snapshot_id=manifest.snapshot_id, manifest_sha256=sha256(path.read_bytes()).hexdigest())
+    (published / "current.json").write_bytes(pointer.to_bytes())
+    with pytest.raises(SnapshotCorrupt, match=r"does not name rankings\.parquet"):
+        reader.manifest()
 
 
 def test_a_pointer_to_nowhere_is_named(put: Publish, reader: SnapshotReader, published: Path) -> None:

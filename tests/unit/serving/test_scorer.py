@@ -13,7 +13,9 @@ from leap.features import State, assemble
 from leap.params import ModelParams, RankingParams
 from leap.predictors import Examples
 from leap.predictors.gbdt import GbdtPredictor
-from leap.serving.scorer import OFFER_COLUMNS, BundleFacts, Scorer, write_bundle
+from leap.serving.reader import Answer, Freshness
+from leap.serving.scorer import OFFER_COLUMNS, BundleFacts, Scorer, SubmissionError, write_bundle
+from pipelines.commands.rank import _answer_of
 
 CUT = np.datetime64("2024-02-01")
 
@@ -93,6 +95,28 @@ def test_the_list_of_eligible_hardware_is_kept(scorer):
     rows = scorer.rank(JobSubmission(model_type="bert", num_devices=8, eligible_hardware=("A100",))).to_pylist()
     assert [row["hardware_type"] for row in rows if row["rank"]] == ["A100"]
     assert {row["reason"] for row in rows if not row["rank"]} == {"not in the job's eligible list"}
+
+
+@pytest.mark.parametrize(("field", "value"), [("num_devices", 10**12), ("global_batch_size", 1e300)])
+def test_a_number_beyond_all_jobs_is_a_sentence(scorer, field, value):
+    submission = JobSubmission.model_validate({"model_type": "bert", "num_devices": 8} | {field: value})
+    with pytest.raises(SubmissionError, match=rf"{field} is .*; it must be at most"):
+        scorer.rank(submission)
+
+
+def test_without_hardware_that_it_may_run_on_a_job_gets_no_other(scorer):
+    # given a job that may run on hardware which is not offered, and one of which nothing is known
+    known = JobSubmission(model_type="bert", num_devices=8, eligible_hardware=("b200",))
+    unknown = JobSubmission(model_type="never-heard-of", num_devices=8, eligible_hardware=("A100",))
+    common = pa.table({"rank": [1, 2], "hardware_type": ["H100", "A100"], "tier": ["learned", "learned"]})
+    all_jobs = Answer(common, None, Freshness.FRESH, None, "*")
+    # then the first gets no rank and is told why, the second of all jobs' rows those that it may run on
+    none = _answer_of(known, scorer.rank(known), all_jobs)
+    assert {row["rank"] for row in none.rows.to_pylist()} == {None}
+    assert none.warning.startswith("no hardware that this job may run on is offered at a price; offered: A100, Gaudi3")
+    some = _answer_of(unknown, scorer.rank(unknown), all_jobs)
+    assert some.rows["hardware_type"].to_pylist() == ["A100"]
+    assert some.key_used == "*"
 
 
 def test_a_job_of_which_nothing_is_known_gets_no_rank(scorer):

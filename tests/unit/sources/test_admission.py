@@ -20,6 +20,7 @@ from leap.sources.admission import ADMITTED_SCHEMA, admit
 
 PARAMS = IngestParams(max_label_disagreement=0.05, min_steady_seconds=20)
 START = datetime(2026, 3, 1, tzinfo=UTC)
+RECEIVED = START + timedelta(days=2)
 HARDWARE = pa.table(
     {
         "hardware_name": ["NVIDIA A100-SXM4-80GB", "Tesla T4", "mystery"],
@@ -61,7 +62,7 @@ def table(*rows: dict[str, Any]) -> pa.Table:
 
 def test_a_good_attempt_is_kept_as_it_came_with_its_hardware_type() -> None:
     attempts = table({}, {"hardware_name": "Tesla T4", "attempt_id": "a2"})
-    kept, rejects = admit(attempts, HARDWARE, PARAMS)
+    kept, rejects = admit(attempts, HARDWARE, PARAMS, RECEIVED)
     assert kept.schema == ADMITTED_SCHEMA
     assert rejects.schema == REJECT_SCHEMA
     assert rejects.num_rows == 0
@@ -70,7 +71,7 @@ def test_a_good_attempt_is_kept_as_it_came_with_its_hardware_type() -> None:
 
 
 def test_a_missing_segment_number_is_one_and_a_missing_job_stays_missing() -> None:
-    kept, _ = admit(table({"segment_number": None, "job_id": None}), HARDWARE, PARAMS)
+    kept, _ = admit(table({"segment_number": None, "job_id": None}), HARDWARE, PARAMS, RECEIVED)
     assert (kept["segment_number"].to_pylist(), kept["job_id"].to_pylist()) == ([1], [None])
 
 
@@ -81,6 +82,10 @@ def test_a_missing_segment_number_is_one_and_a_missing_job_stays_missing() -> No
         ({"attempt_id": "  "}, "missing-field", "attempt_id is empty"),
         ({"model_type": ""}, "missing-field", "model_type is empty"),
         ({"started_at": None}, "missing-field", "started_at is empty"),
+        ({"model_type": "bert\x1fT4"}, "bad-name", "model_type holds the control character"),
+        ({"job_id": "nightly\x00"}, "bad-name", "job_id holds the control character"),
+        ({"job_id": " * "}, "bad-name", "job_id is *, the ranking's key of all jobs together"),
+        ({"model_type": "*"}, "bad-name", "model_type is *"),
         ({"outcome": None}, "missing-field", "outcome is empty"),
         ({"outcome": "COMPLETED"}, "unknown-outcome", "outcome is COMPLETED; it must be one of succeeded, failed"),
         ({"outcome": "running"}, "not-finished", "outcome is running"),
@@ -88,6 +93,7 @@ def test_a_missing_segment_number_is_one_and_a_missing_job_stays_missing() -> No
         ({"num_devices": None}, "missing-field", "num_devices is empty"),
         ({"num_devices": 0}, "bad-device-count", "num_devices is 0"),
         ({"num_devices": -4}, "bad-device-count", "num_devices is -4"),
+        ({"num_devices": 1_000_000_000}, "bad-device-count", "num_devices is 1000000000; it must be 1 or more, at most"),
         ({"num_nodes": 0}, "bad-device-count", "num_nodes is 0"),
         ({"hardware_name": None}, "missing-field", "hardware_name is empty"),
         ({"hardware_name": "mystery"}, "unknown-hardware", "'mystery' is unknown; add a line"),
@@ -95,6 +101,9 @@ def test_a_missing_segment_number_is_one_and_a_missing_job_stays_missing() -> No
         ({"started_at": datetime(1970, 1, 1, tzinfo=UTC)}, "bad-time", "started_at is 1970-01-01"),
         ({"submitted_at": datetime(1970, 1, 1, tzinfo=UTC)}, "bad-time", "submitted_at is 1970-01-01"),
         ({"known_at": datetime(2200, 1, 1, tzinfo=UTC)}, "bad-time", "known_at is 2200-01-01"),
+        ({"known_at": datetime(2099, 1, 1, tzinfo=UTC)}, "bad-time", "known_at is 2099-01-01 00:00:00.000000Z, but the log was"),
+        ({"ended_at": RECEIVED + timedelta(hours=2)}, "bad-time", "was received at 2026-03-03 00:00:00Z; check the clock"),
+        ({"ended_at": datetime(9999, 12, 31, tzinfo=UTC)}, "bad-time", "ended_at is 9999-12-31"),
         ({"ended_at": START}, "bad-time", "is not after started_at 2026-03-01"),
         ({"ended_at": START - timedelta(days=1)}, "bad-time", "ended_at 2026-02-28"),
         ({"submitted_at": START + timedelta(days=1)}, "bad-time", "submitted_at 2026-03-02"),
@@ -103,11 +112,15 @@ def test_a_missing_segment_number_is_one_and_a_missing_job_stays_missing() -> No
         ({"throughput": -5.0}, "bad-throughput", "throughput is -5"),
         ({"throughput": math.nan}, "bad-throughput", "throughput is nan"),
         ({"throughput": math.inf}, "bad-throughput", "throughput is inf"),
+        ({"throughput": 1e308}, "bad-throughput", "throughput is 1e+308; it must be a number above 0, from 1e-09 to 1e+15"),
+        ({"throughput": 5e-324}, "bad-throughput", "throughput is 5e-324"),
         ({"throughput_unit": None}, "missing-field", "throughput_unit is empty"),
         ({"throughput_unit": "images/s"}, "unknown-unit", "throughput_unit is images/s; it must be one of samples/s"),
         ({"throughput_scope": None}, "missing-field", "throughput_scope is empty"),
         ({"throughput_scope": "rack"}, "unknown-scope", "throughput_scope is rack; it must be one of job, node"),
         ({"global_batch_size": 0.0}, "bad-value", "global_batch_size is 0"),
+        ({"global_batch_size": 1e300}, "bad-value", "global_batch_size is 1e+300; it must be a number above 0, from 1e-06"),
+        ({"sequence_length": 1e-300}, "bad-value", "sequence_length is 1e-300"),
         ({"parameters_m": math.nan}, "bad-value", "parameters_m is nan"),
         ({"sequence_length": -1.0, "throughput_unit": "tokens/s"}, "bad-value", "sequence_length is -1"),
         ({"warmup_seconds": -1.0}, "bad-value", "warmup_seconds is -1"),
@@ -125,7 +138,7 @@ def test_a_missing_segment_number_is_one_and_a_missing_job_stays_missing() -> No
 )
 def test_what_breaks_a_rule_is_a_reject_that_shows_the_value(change: dict[str, Any], reason: str, shown: str) -> None:
     # given one attempt that breaks one rule, among good ones
-    kept, rejects = admit(table({}, change, {}), HARDWARE, PARAMS)
+    kept, rejects = admit(table({}, change, {}), HARDWARE, PARAMS, RECEIVED)
     # then it alone is rejected, with code, place and sentence
     assert kept.num_rows == 2
     (reject,) = rejects.to_pylist()
@@ -149,17 +162,19 @@ def test_what_breaks_a_rule_is_a_reject_that_shows_the_value(change: dict[str, A
         {"outcome": "preempted"},
         {"outcome": "failed"},
         {"outcome": "cancelled"},
+        {"known_at": RECEIVED + timedelta(minutes=5)},
+        {"job_id": "crazy|name\nof two lines", "model_type": "😀 {{ 1/0 }} '; drop table x; --"},
     ],
 )
 def test_what_can_be_learned_from_is_kept(change: dict[str, Any]) -> None:
-    kept, rejects = admit(table(change), HARDWARE, PARAMS)
+    kept, rejects = admit(table(change), HARDWARE, PARAMS, RECEIVED)
     assert (kept.num_rows, rejects.num_rows) == (1, 0)
 
 
 def test_the_first_broken_rule_names_the_reason() -> None:
     everything = {"attempt_id": None, "outcome": "running", "num_devices": 0, "hardware_name": "mystery", "throughput": -1.0}
     fixed_in_turn = [{key: everything[key] for key in list(everything)[at:]} for at in range(len(everything))]
-    _, rejects = admit(table(*fixed_in_turn), HARDWARE, PARAMS)
+    _, rejects = admit(table(*fixed_in_turn), HARDWARE, PARAMS, RECEIVED)
     assert rejects["reason"].to_pylist() == [
         "missing-field",
         "not-finished",
@@ -173,7 +188,7 @@ def test_one_bad_throughput_among_many_good_costs_no_good_one() -> None:
     # given the good rows and three that would wreck a logarithm
     rows = [{"attempt_id": f"a{number}"} for number in range(300)]
     bad = [{"attempt_id": f"b{number}", "throughput": value} for number, value in enumerate((0.0, -5.0, None))]
-    kept, rejects = admit(table(*rows[:100], *bad, *rows[100:]), HARDWARE, PARAMS)
+    kept, rejects = admit(table(*rows[:100], *bad, *rows[100:]), HARDWARE, PARAMS, RECEIVED)
     assert kept["attempt_id"].to_pylist() == [row["attempt_id"] for row in rows]
     assert rejects["attempt_id"].to_pylist() == ["b0", "b1", "b2"]
 
@@ -181,7 +196,7 @@ def test_one_bad_throughput_among_many_good_costs_no_good_one() -> None:
 def test_a_reject_keeps_what_is_known_and_its_record_can_be_read_again(tmp_path: Path) -> None:
     # given a rejected attempt
     attempts = table({"throughput": -5.0, "eligible_hardware": '["T4"]', "pinned": True})
-    _, rejects = admit(attempts, HARDWARE, PARAMS)
+    _, rejects = admit(attempts, HARDWARE, PARAMS, RECEIVED)
     (reject,) = rejects.to_pylist()
     assert (reject["attempt_id"], reject["job_id"], reject["num_devices"], reject["started_at"]) == ("a1", "nightly", 8, START)
     assert json.loads(reject["record"])["config"] == {"rate": 0.1}
@@ -194,7 +209,7 @@ def test_a_reject_keeps_what_is_known_and_its_record_can_be_read_again(tmp_path:
 
 
 def test_no_attempts_and_no_hardware_give_empty_tables() -> None:
-    kept, rejects = admit(READ_SCHEMA.empty_table(), HARDWARE.slice(0, 0), PARAMS)
+    kept, rejects = admit(READ_SCHEMA.empty_table(), HARDWARE.slice(0, 0), PARAMS, RECEIVED)
     assert (kept.schema, kept.num_rows) == (ADMITTED_SCHEMA, 0)
     assert (rejects.schema, rejects.num_rows) == (REJECT_SCHEMA, 0)
 
@@ -227,7 +242,7 @@ def test_kept_and_rejects_are_what_was_read(changes: list[dict[str, Any]]) -> No
     # given attempts of any kind, each on a line of its own
     attempts = table(*({**change, "line": line} for line, change in enumerate(changes)))
     # when they are admitted
-    kept, rejects = admit(attempts, HARDWARE, PARAMS)
+    kept, rejects = admit(attempts, HARDWARE, PARAMS, RECEIVED)
     # then each line is in one table, in order
     lines = [*kept["line"].to_pylist(), *rejects["line"].to_pylist()]
     assert sorted(lines) == list(range(len(changes)))
