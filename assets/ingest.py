@@ -19,7 +19,7 @@ _RAW = {
     "job_attempts": "Job attempts as received and admitted, one row per record: source, file, line, content hash, arrival.",
     "quarantine": "Records that are not trusted, whole, each with its reason, file and line.",
     "loads": "What each load read, kept, quarantined and found again, by slice of the source.",
-    "hardware_spellings": "Every raw hardware spelling seen and the hardware type it resolves to.",
+    "hardware_spellings": "Every admitted hardware spelling and the hardware type it resolves to.",
 }
 _FIGURES = ("records_read", "kept", "quarantined", "duplicates")
 
@@ -49,6 +49,7 @@ def raw_ingest(
     with warehouse.connect() as connection:
         create_raw_tables(connection)
         loaded: list[SliceCount] = []
+        received_at = datetime.now(UTC)  # one arrival, whatever the number of sources
         load_ids = []
         for kind, path in night.sources_to_read():
             load_ids.append(f"{context.run_id}:{kind}={path}")
@@ -58,7 +59,7 @@ def raw_ingest(
                 [path],
                 seeds=project.seeds,
                 params=params.get().ingest,
-                received_at=datetime.now(UTC),
+                received_at=received_at,
                 load_id=load_ids[-1],
                 progress=lambda what, done, total: context.log.info(f"{what}: {done} of {total}" if total else f"{what}: {done}"),
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.resources import OWNER, HomeResource, NightResource, WarehouseResource
+from assets.resources import OWNER, HomeResource, NightResource, ParamsResource, WarehouseResource
 from assets.tables import markdown_lines
 from leap.store.report import night_report as make_report
 from leap.store.report import report_markdown, report_text
@@ -21,10 +21,12 @@ from leap.store.report import report_markdown, report_text
     deps=[["model", "promotions"]],
     description="The night on one page: counts by source, scores with their intervals, coverage, what is served.",
 )
-def night_report(night: NightResource, home: HomeResource, warehouse: WarehouseResource) -> dg.MaterializeResult[Any]:
+def night_report(
+    night: NightResource, home: HomeResource, params: ParamsResource, warehouse: WarehouseResource
+) -> dg.MaterializeResult[Any]:
     """Write the night's report beside its dataset, and show it."""
     with warehouse.connect() as connection:
-        report = make_report(home.get(), night.night, connection)
+        report = make_report(home.get(), night.night, connection, params.get().publish)
     return dg.MaterializeResult(
         metadata={
             "summary": markdown_lines(report_text(report)),

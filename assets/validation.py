@@ -79,7 +79,7 @@ def quarantined(warehouse: WarehouseResource, params: ParamsResource) -> dg.Asse
     return dg.AssetCheckResult(
         passed=share <= limit,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"{share:.2%} of the records are in quarantine; the gate max_quarantined_share is {limit:.2%}",
+        description=f"{share:.2%} of the records are faulty; the gate max_quarantined_share is {limit:.2%}",
         metadata={"share": share, "reasons": markdown_table(reasons)},
     )
 
@@ -162,9 +162,10 @@ def verdicts(
             lookup=scores["lookup"],
             quarantined_share=quarantined_share(connection),
         )
-        rows = verdict_table(verdict, night.night, folder.read_facts("challenger")["model_version"])
+        challenger = folder.read_facts("challenger")
+        rows = verdict_table(verdict, night.night, challenger["model_version"])
         replace(connection, "model.verdicts", rows, {"night": night.night})
-    folder.write_facts("verdict", verdict.to_json())
+    folder.write_facts("verdict", {**verdict.to_json(), "fingerprint": challenger["fingerprint"]})
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": rows.num_rows,

@@ -115,6 +115,7 @@ class PublishParams(_Frozen):
     """How many snapshots stay, and how long one may be used."""
 
     snapshots_kept: Count
+    datasets_kept: Count
     fresh_hours: Annotated[float, Field(gt=0)]
     stale_hours: Annotated[float, Field(gt=0)]
 

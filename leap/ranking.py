@@ -51,7 +51,7 @@ def rank(candidates: pa.Table, prediction: Prediction, params: RankingParams, *,
         then for `model_type@devices`, `model_type` and `*`, sorted by key and rank.
     """
     own = rank_jobs(candidates, prediction, params, model_version=model_version)
-    aggregates = _aggregates(candidates, own)
+    aggregates = _aggregates(candidates, own, params)
     # A job that is named like a model type keeps its own rows.
     aggregates = aggregates.filter(pc.invert(pc.is_in(aggregates["job_key"], value_set=pc.unique(own["job_key"]))))
     return with_ranking_ids(pa.concat_tables([own, aggregates]).sort_by(_ORDER))
@@ -141,7 +141,8 @@ def _effective_score(scored: _Scored) -> Floats:
     order = measured[np.lexsort((-scored.score[measured], scored.job[measured]))]
     job = scored.job[order]
     place = np.arange(len(order)) - np.searchsorted(job, job, side="left")
-    uncertainty = scored.score_p90 - scored.score
+    # A lead is doubtful as far as the guess may fall short of its p50.
+    uncertainty = scored.score - scored.score_p10
     guess = ~scored.is_measured & np.isfinite(scored.score)
     for nth in range(int(place.max()) + 1):
         rows = order[place == nth]
@@ -175,7 +176,7 @@ def _positions(scored: _Scored, effective: Floats) -> tuple[Codes, Codes]:
     return position, best
 
 
-def _aggregates(candidates: pa.Table, own: pa.Table) -> pa.Table:
+def _aggregates(candidates: pa.Table, own: pa.Table, params: RankingParams) -> pa.Table:
     """Give the rows of the aggregate keys: per hardware type and pool the geometric mean over jobs of relative_to_best."""
     ranked = pc.is_valid(own["rank"])
     devices = pc.cast(own["num_devices"], pa.string())
@@ -197,13 +198,13 @@ def _aggregates(candidates: pa.Table, own: pa.Table) -> pa.Table:
         "all": (pa.array(["*"] * own.num_rows, pa.string()), pa.nulls(own.num_rows, pa.int32())),
     }
     tables = [
-        _aggregate(base.append_column("job_key", key).append_column("num_devices", count).filter(ranked))
+        _aggregate(base.append_column("job_key", key).append_column("num_devices", count).filter(ranked), params)
         for key, count in keys.values()
     ]
     return pa.concat_tables(tables)
 
 
-def _aggregate(rows: pa.Table) -> pa.Table:
+def _aggregate(rows: pa.Table, params: RankingParams) -> pa.Table:
     groups = (
         rows.group_by(["job_key", "hardware_type", "pool", "num_devices"], use_threads=False)
         .aggregate(
@@ -246,7 +247,7 @@ def _aggregate(rows: pa.Table) -> pa.Table:
             "price_version": groups["price_version_max"],
             "throughput_per_usd": empty,
             "relative_to_best": relative,
-            "is_near_best": position == 1,
+            "is_near_best": relative >= 1 - params.near_best_share,
             "eligible": np.ones(count, dtype=bool),
             "reason": reasons,
             "tier": pc.take(pa.array(TIERS), groups["tier_rank_max"]),

@@ -62,7 +62,7 @@ def train(history: History, params: Params, cut: np.datetime64, champion: Champi
             f"nothing to train on at the cut of {cut}: {span}; it takes two nights with history before them. "
             "Give more logs, or a later night with --as-of"
         )
-    scored, comparable = _scoring_window(history, known & history.is_scored, params, champion)
+    scored, comparable = _scoring_window(history, known & history.has_succeeded, params, champion)
     start = history.night[scored].min()
     predictors = [fit_with_intervals(make(), history, start, params) for make in default_predictors(params)]
     answers = _predict(predictors, history, scored)

@@ -37,7 +37,8 @@ MATRIX_COLUMNS = (
     "night",
     "visible_from",
     "visible_to",
-    "is_scored",
+    "is_newest",
+    "has_succeeded",
     "log_throughput_per_device",
 )
 
@@ -45,18 +46,15 @@ MATRIX_COLUMNS = (
 def training_matrix(examples: pa.Table, state: State) -> pa.Table:
     """Assemble the features of `marts.fct_training_examples`: one row per attempt and label version, `MATRIX_COLUMNS` first.
 
-    Features are those of the row's own night. `job` is the job's name, else the attempt's; `is_scored` marks the newest label
-    version of each attempt that succeeded.
+    Features are those of the row's own night. `job` is the job's name, else the attempt's; `is_newest` marks the newest label
+    version of each attempt.
     """
     features = assemble(
         examples.select(SUBMISSION_SCHEMA.names), examples.select(CANDIDATE_SCHEMA.names), state, days(examples["night"])
     )
     succeeded = pc.equal(examples["outcome"], Outcome.SUCCEEDED.value)
-    row = {name: examples[name] for name in MATRIX_COLUMNS if name not in ("job", "is_scored")}
-    row |= {
-        "job": pc.coalesce(examples["job_id"], examples["attempt_id"]),
-        "is_scored": pc.and_(examples["is_newest"], succeeded),
-    }
+    row = {name: examples[name] for name in MATRIX_COLUMNS if name in examples.column_names}
+    row |= {"job": pc.coalesce(examples["job_id"], examples["attempt_id"]), "has_succeeded": succeeded}
     return pa.table({name: row[name] for name in MATRIX_COLUMNS} | {name: features[name] for name in features.column_names})
 
 
@@ -75,6 +73,7 @@ class History:
     night: Nights
     visible_from: Nights
     visible_to: Nights
+    has_succeeded: Rows
     is_scored: Rows
     unlabelled_night: Nights
     unlabelled_job: npt.NDArray[np.str_]
@@ -83,6 +82,7 @@ class History:
     def from_matrix(cls, matrix: pa.Table, quarantine: pa.Table | None = None) -> History:
         """Index what `training_matrix` gave; `quarantine` has the columns of `REJECT_SCHEMA`."""
         visible_to = days(matrix["visible_to"])
+        has_succeeded = np.asarray(matrix["has_succeeded"].to_numpy(), dtype=bool)
         unlabelled_night, unlabelled_job = _unlabelled(quarantine, matrix["attempt_id"])
         return cls(
             features=matrix.drop_columns(list(MATRIX_COLUMNS)),
@@ -92,7 +92,8 @@ class History:
             night=days(matrix["night"]),
             visible_from=days(matrix["visible_from"]),
             visible_to=np.where(np.isnat(visible_to), np.datetime64("9999-12-31"), visible_to),
-            is_scored=np.asarray(matrix["is_scored"].to_numpy(), dtype=bool),
+            has_succeeded=has_succeeded,
+            is_scored=has_succeeded & np.asarray(matrix["is_newest"].to_numpy(), dtype=bool),
             unlabelled_night=unlabelled_night,
             unlabelled_job=unlabelled_job,
         )

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
@@ -75,20 +73,6 @@ def read_catalog(path: Path) -> HardwareCatalog:
     if twice:
         raise CatalogError(f"{path}: {', '.join(sorted(twice))} stands more than once; keep one row per type")
     return HardwareCatalog(table.select(HARDWARE_SCHEMA.names).cast(HARDWARE_SCHEMA))
-
-
-def memory_share(
-    parameters_m: npt.ArrayLike,
-    num_devices: npt.ArrayLike,
-    memory_bytes: npt.ArrayLike,
-    bytes_per_parameter: float = BYTES_PER_PARAMETER,
-) -> npt.NDArray[np.float64]:
-    """Estimate the share of each device's memory that weights, gradients and optimizer state take, fully sharded.
-
-    `parameters_m` is in millions. Above 1 the job cannot fit; below it activations must still find room. NaN where an input is.
-    """
-    state_bytes = np.asarray(parameters_m, float) * 1e6 * bytes_per_parameter
-    return np.asarray(state_bytes / (np.asarray(num_devices, float) * np.asarray(memory_bytes, float)), float)
 
 
 def _strings(values: pa.Array | pa.ChunkedArray | Sequence[str | None]) -> pa.ChunkedArray:

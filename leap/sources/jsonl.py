@@ -110,10 +110,10 @@ def _read_files(files: Sequence[Path], progress: Progress) -> Iterator[ReadBatch
     before = 0
     for file in files:
         for read_bytes, batch in _read_file(file):
-            progress(file.name, before + read_bytes, total)
+            progress(_text_of(file.name), before + read_bytes, total)
             yield batch
         before += file.stat().st_size
-        progress(file.name, before, total)
+        progress(_text_of(file.name), before, total)
 
 
 # Bytes to blocks of lines
@@ -152,7 +152,7 @@ class _LongLine(Exception):
 
 def _read_file(path: Path) -> Iterator[tuple[int, ReadBatch]]:
     """Yield how many stored bytes were read so far, and a batch."""
-    place = _Place(path.as_posix(), path.name, 1)
+    place = _Place(_text_of(path.as_posix()), _text_of(path.name), 1)
     with ExitStack() as stack:
         try:
             raw = stack.enter_context(path.open("rb"))
@@ -166,6 +166,11 @@ def _read_file(path: Path) -> Iterator[tuple[int, ReadBatch]]:
             else:
                 yield raw.tell(), _broken_file(place, piece.problem, piece.data)
             place = place.at(place.line + piece.num_lines)
+
+
+def _text_of(name: str) -> str:
+    """Give a file's name as text that can be stored: names may hold bytes that are none."""
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 def _pieces(take: Callable[[int], bytes]) -> Iterator[_Piece]:
@@ -554,7 +559,7 @@ _FIELDS = {field.name: _field_parser(field) for field in ATTEMPT_SCHEMA}
 # Rejects
 
 
-def _reject_row(place: _Place, bad: _BadLine, record: str) -> dict[str, Any]:
+def _reject_row(place: _Place, bad: _BadLine, record: str | None) -> dict[str, Any]:
     where = f"{place.file}, line {place.line}" if place.line else place.file
     return {
         "source": SOURCE,
@@ -569,7 +574,8 @@ def _reject_row(place: _Place, bad: _BadLine, record: str) -> dict[str, Any]:
 
 
 def _one_reject(place: _Place, bad: _BadLine, record: bytes) -> ReadBatch:
-    text = record.decode("utf-8", "replace")[:LONG_RECORD_CHARACTERS]
+    # none where nothing of it was read: two broken files are not one record that came twice
+    text = record.decode("utf-8", "replace")[:LONG_RECORD_CHARACTERS] or None
     return ReadBatch(READ_SCHEMA.empty_table(), pa.Table.from_pylist([_reject_row(place, bad, text)], REJECT_SCHEMA))
 
 

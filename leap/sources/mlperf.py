@@ -99,12 +99,12 @@ def read(paths: Sequence[Path], params: IngestParams, progress: Progress = no_pr
 
     Archives are streamed, one at a time; nothing is unpacked. ``slice`` is round/benchmark, ``file`` the path from the source's
     own name, ``line`` that of run_stop. Throughput is samples trained / (run_stop - run_start), of the whole job. Reasons of
-    rejects: ``unreadable-archive`` (line 0; what was read before it is kept), ``not-a-log``, ``no-run-start``, ``no-run-stop``,
-    ``no-time``, ``no-system-description``, ``bad-system-description``, ``no-accelerator``, ``no-device-count``, ``no-samples``,
+    rejects: ``unreadable-archive`` (line 0; what was read before it is kept), ``no-results`` (beside other
+    sources), ``not-a-log``, ``no-run-start``, ``no-run-stop``, ``no-time``, ``no-system-description``, ``bad-system-description``, ``no-accelerator``, ``no-device-count``, ``no-samples``,
     ``label-disagrees`` (reported and derived throughput; ``params.max_label_disagreement``). ``progress`` is told each
     source's name with the number of sources, and within one the runs read.
 
-    Raises SourceError where a path is missing or is no archive, a folder is empty, or a source has no result in it.
+    Raises SourceError where a path is missing or is no archive, a folder is empty, or the only source has no result in it.
     """
     if not paths:
         raise SourceError("no path was given; name a checkout of an MLPerf Training results repository or its archive")
@@ -115,11 +115,11 @@ def read(paths: Sequence[Path], params: IngestParams, progress: Progress = no_pr
 def _read_sources(sources: Sequence[Path], params: IngestParams, progress: Progress) -> Iterator[ReadBatch]:
     for number, source in enumerate(sources):
         progress(source.name, number, len(sources))
-        yield from _read_source(source, params, progress)
+        yield from _read_source(source, params, progress, is_alone=len(sources) == 1)
     progress("MLPerf results", len(sources), len(sources))
 
 
-def _read_source(source: Path, params: IngestParams, progress: Progress) -> Iterator[ReadBatch]:
+def _read_source(source: Path, params: IngestParams, progress: Progress, *, is_alone: bool) -> Iterator[ReadBatch]:
     """Read all of one source, then join: in a tar the systems may come after the results."""
     runs: list[_Run] = []
     systems: dict[SystemPath, System] = {}
@@ -132,26 +132,28 @@ def _read_source(source: Path, params: IngestParams, progress: Progress) -> Iter
             if len(runs) % _RUNS_BETWEEN_REPORTS == 0:
                 progress(f"{source.name}: runs read", len(runs), 0)
     except READ_ERRORS as error:
-        yield _batch([], [_unreadable(source, error, len(runs))])
+        sentence = (
+            f"the archive cannot be read to its end ({error or type(error).__name__}); {len(runs)} runs were read before that. "
+            "Fetch it again, compare its size, and load it once more."
+        )
+        yield _batch([], [_reject_source(source, "unreadable-archive", sentence)])
     else:
-        if not runs:
+        if not runs and is_alone:
             raise SourceError(f"{source}: no result file in it; expected {LAYOUT}")
+        if not runs:
+            yield _batch([], [_reject_source(source, "no-results", f"no result file in it; expected {LAYOUT}.")])
     for start in range(0, len(runs), BATCH_RUNS):
         yield _join(runs[start : start + BATCH_RUNS], systems, params)
 
 
-def _unreadable(source: Path, error: BaseException, runs: int) -> dict[str, object]:
-    sentence = (
-        f"{source.name}: the archive cannot be read to its end ({error or type(error).__name__}); {runs} runs were read before "
-        "that. Fetch it again, compare its size, and load it once more."
-    )
+def _reject_source(source: Path, reason: str, sentence: str) -> dict[str, object]:
     return {
         "source": SOURCE,
         "slice": round_of(source.name),
         "file": source.name,
         "line": 0,
-        "reason": "unreadable-archive",
-        "detail": sentence,
+        "reason": reason,
+        "detail": f"{source.name}: {sentence}",
     }
 
 

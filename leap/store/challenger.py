@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
@@ -31,6 +32,8 @@ from leap.store.night import NightFolder
 from leap.store.registry import RegisteredModel, Registry, input_columns
 from leap.training import Champion, TrainingResult
 
+_LOG = logging.getLogger(__name__)
+
 BUNDLE = "challenger"
 _EXAMPLE_ROWS = 5
 # In the order in which MLflow's UI offers them to compare; it shows names with the same beginning in one section.
@@ -45,14 +48,14 @@ def params_hash(params: Params) -> str:
 def load_champion(home: Home, columns: Sequence[str]) -> Champion | None:
     """Load the champion from the published bundle; None where there is none to compare with.
 
-    That is where nothing is published, where the snapshot is damaged (publishing mends it), and where the champion asks for other
-    features than `columns`, those of the night's training matrix.
+    That is where nothing is published, where the snapshot is damaged or another release of LEAP wrote it (publishing mends both),
+    and where the champion asks for other features than `columns`, those of the night's training matrix.
     """
     try:
-        bundle = SnapshotReader(home.published).bundle()
-    except SnapshotError:
+        scorer = Scorer.load(SnapshotReader(home.published).bundle())
+    except (SnapshotError, ValueError, KeyError, OSError) as problem:
+        _LOG.warning("no champion to compare with: %s", problem)
         return None
-    scorer = Scorer.load(bundle)
     encoder = scorer.predictor.encoder
     if encoder is None or not set(encoder.names) <= set(columns):
         return None
@@ -105,7 +108,7 @@ def log_challenger(
         },
         tags={
             "night": night.isoformat(),
-            "fingerprint": _fingerprint(result, dataset),
+            "fingerprint": _fingerprint(result, dataset, params),
             "code_version": code_version,
             "params_hash": params_hash(params),
         },
@@ -173,9 +176,10 @@ def read_scorecards(folder: NightFolder) -> dict[str, Scorecard]:
     return {name: Scorecard.from_json(values) for name, values in folder.read_facts("scorecards").items()}
 
 
-def _fingerprint(result: TrainingResult, dataset: Dataset) -> str:
-    """Identify what a version holds: the model, and the history that its bundle carries."""
-    return hashlib.sha256(f"{result.challenger.fingerprint}:{dataset.id}".encode()).hexdigest()
+def _fingerprint(result: TrainingResult, dataset: Dataset, params: Params) -> str:
+    """Identify what a version holds: the model, the history that its bundle carries, and how it ranks."""
+    ranking = params.ranking.model_dump_json()
+    return hashlib.sha256(f"{result.challenger.fingerprint}:{dataset.id}:{ranking}".encode()).hexdigest()
 
 
 def _note(result: TrainingResult, night: date) -> str:

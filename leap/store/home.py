@@ -133,6 +133,11 @@ class Home:
         return self.root / "datasets"
 
     @property
+    def results(self) -> Path:
+        """What each night's models predicted and scored, as immutable datasets."""
+        return self.root / "results"
+
+    @property
     def published(self) -> Path:
         """Published snapshots and the pointer to the current one (`leap.store.publisher`)."""
         return self.root / "published"
@@ -161,6 +166,7 @@ class Home:
             self.dbt_target,
             self.dbt_logs,
             self.datasets,
+            self.results,
             self.published / "snapshots",
             self.history / "rankings",
             self.work,

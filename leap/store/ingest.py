@@ -104,12 +104,10 @@ def reasons_text(reasons: Sequence[Reason]) -> str:
 
 
 def newest_attempts(connection: duckdb.DuckDBPyConnection) -> pa.Table:
-    """Give the rows of the newest load that added any, at most `_LOOKED_AT` of them, the newest known: what to look at."""
+    """Give what the newest arrival that added any attempts brought, at most `_LOOKED_AT` of them, the newest known."""
     sql = """
-        with newest as (select load_id from raw.job_attempts order by received_at desc, load_id desc limit 1)
-
         select * from raw.job_attempts
-        where load_id in (select load_id from newest)
+        where received_at = (select max(received_at) from raw.job_attempts)
         order by known_at desc, attempt_id, segment_number, content_hash
         limit ?
     """
@@ -117,15 +115,31 @@ def newest_attempts(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
 
 def quarantined_share(connection: duckdb.DuckDBPyConnection) -> float:
-    """Give the share of all distinct records received that are in quarantine, 0 to 1."""
+    """Give the share of faulty records among all that could have been learned from, 0 to 1.
+
+    Not faulty is a record whose attempt was admitted since, and one that has nothing to tell: an attempt that has not ended, that
+    was measured too shortly, or that ended badly before it had a throughput.
+    """
     sql = """
+        with faulty as (
+            select rejected.content_hash
+            from raw.quarantine as rejected
+            where
+                rejected.reason not in ('not-finished', 'too-short')
+                and not (
+                    rejected.reason in ('missing-field', 'bad-throughput')
+                    and coalesce(rejected.outcome, 'succeeded') in ('failed', 'cancelled', 'preempted')
+                )
+                and not exists (select 1 from raw.job_attempts as kept where kept.attempt_id = rejected.attempt_id)
+        )
+
         select
-            (select count(*) from raw.quarantine)::double as quarantined,
+            (select count(*) from faulty)::double as faulty,
             (select count(*) from raw.job_attempts)::double as kept
     """
     counts = read(connection, sql).to_pylist()[0]
-    total = counts["quarantined"] + counts["kept"]
-    return float(counts["quarantined"] / total) if total else 0.0
+    total = counts["faulty"] + counts["kept"]
+    return float(counts["faulty"] / total) if total else 0.0
 
 
 def _admitted(

@@ -95,9 +95,9 @@ class NightFolder:
 
 
 def forget_older(home: Home, night: date) -> None:
-    """Remove the working folders of other nights: what should outlive a night is kept elsewhere."""
+    """Remove the working folders of earlier nights: what should outlive a night is kept elsewhere."""
     for folder in home.work.glob("????-??-??"):
-        if folder.name != night.isoformat():
+        if folder.name < night.isoformat():
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -113,6 +113,15 @@ def export_night(connection: duckdb.DuckDBPyConnection, home: Home, night: date)
     dataset_id = export(home.datasets, tables, night, _digest(connection, content))
     NightFolder.of(home, night).write_facts("dataset", {"id": dataset_id})
     return open_dataset(home.datasets, dataset_id)
+
+
+def export_results(connection: duckdb.DuckDBPyConnection, home: Home, night: date) -> str:
+    """Export what the night's models predicted and how they scored, under an id that comes from night and content."""
+    tables = {
+        name: read(connection, f"select * from model.{name} where night = ? order by all", [night])
+        for name in ("predictions", "scorecards", "verdicts")
+    }
+    return export(home.results, tables, night, _digest(connection, tables))
 
 
 def open_night(home: Home, night: date) -> Dataset:

@@ -32,16 +32,23 @@ class NothingToRankError(RuntimeError):
     """No job key is active at the cut, so that there is nothing to publish."""
 
 
+class NotPromotedError(RuntimeError):
+    """What is to be published is not of a challenger that passed the gates; the message says what it is of."""
+
+
 def score_candidates(folder: NightFolder, dataset: Dataset) -> pa.Table:
     """Score and rank every candidate of the night's dataset with the challenger's bundle, as serving would.
 
-    Returns `RANKING_SCHEMA` rows, aggregate keys included, without the two times of publishing.
+    Returns `RANKING_SCHEMA` rows, aggregate keys included, without the two times of publishing. Raises NotPromotedError,
+    NothingToRankError.
     """
+    _require_promoted(folder)
     candidates = dataset.table("ranking_candidates")
     if not candidates.num_rows:
         raise NothingToRankError(
             f"no job had an attempt in the nights before {dataset.manifest.night} that params.yaml counts as active "
-            "(ranking.active_days): nothing to rank. Give newer logs, or an earlier night with --as-of"
+            "(ranking.active_days), or none of them has a job_id: nothing to rank. Give newer logs, an earlier night with "
+            "--as-of, or logs that name their jobs"
         )
     scorer = Scorer.load(folder.path / BUNDLE)
     features = scorer.features(candidates.select(SUBMISSION_SCHEMA.names), candidates.select(CANDIDATE_SCHEMA.names))
@@ -74,9 +81,16 @@ def first_choices(rows: pa.Table) -> pa.Table:
 def publish_night(
     home: Home, folder: NightFolder, params: PublishParams, *, night: date, code_version: str, generated_at: datetime
 ) -> Manifest:
-    """Publish the ranking that the night has scored, with the bundle that scored it."""
+    """Publish the ranking that the night has scored, with the bundle that scored it. Raises NotPromotedError, PublishError."""
+    _require_promoted(folder)
     rows = folder.read_table("rankings")
     challenger = folder.read_facts("challenger")
+    made_by = pc.unique(rows["model_version"]).to_pylist()
+    if made_by != [challenger["model_version"]]:
+        raise NotPromotedError(
+            f"the night's ranking is of model version {', '.join(made_by)}, its challenger is {challenger['model_version']}: an "
+            "earlier run of the night left it. Run model/rankings again, or the whole night"
+        )
     versions = pc.unique(rows["price_version"].drop_null()).to_pylist()
     facts = SnapshotFacts(
         night=night,
@@ -88,6 +102,15 @@ def publish_night(
         coverage={row["tier"]: {"candidates": row["candidates"], "ranked": row["ranked"]} for row in coverage(rows).to_pylist()},
     )
     return publish(home.published, home.history, rows, folder.path / BUNDLE, facts, generated_at=generated_at, params=params)
+
+
+def _require_promoted(folder: NightFolder) -> None:
+    """Refuse to go on with a challenger that the gates have not passed: each step can be started by hand."""
+    verdict, challenger = folder.read_facts("verdict"), folder.read_facts("challenger")
+    if verdict["fingerprint"] != challenger["fingerprint"]:
+        raise NotPromotedError("the night's verdict is on another challenger; run model/verdicts again, or the whole night")
+    if not verdict["promoted"]:
+        raise NotPromotedError(f"{verdict['reason']}; nothing is published")
 
 
 def promote(home: Home, folder: NightFolder, registry: Registry, params: Params, *, promoted_at: datetime) -> None:

@@ -10,22 +10,26 @@ from typing import Any
 
 import duckdb
 
+from leap.params import PublishParams
 from leap.serving.reader import SnapshotReader
+from leap.store.datasets import prune
 from leap.store.home import Home
-from leap.store.night import NightFolder, forget_older
+from leap.store.night import NightFolder, export_results, forget_older
 from leap.store.warehouse import reconciliation
 
 
-def night_report(home: Home, night: date, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
-    """Gather the report of `night`, leave it in the night's folder, and forget the folders of earlier nights."""
+def night_report(home: Home, night: date, connection: duckdb.DuckDBPyConnection, params: PublishParams) -> dict[str, Any]:
+    """Gather the report of `night`, leave it in the night's folder, export its results, and forget what is past its time."""
     folder = NightFolder.of(home, night)
     manifest = SnapshotReader(home.published).manifest()
     verdict = folder.read_facts("verdict")
     report = {
         "night": night.isoformat(),
         "dataset_id": folder.read_facts("dataset")["id"],
+        "results_id": export_results(connection, home, night),
         "model_version": manifest.model_version,
         "snapshot_id": manifest.snapshot_id,
+        "previous_snapshot_id": manifest.previous_snapshot_id,
         "rankings_hash": manifest.rankings_hash,
         "ranking_rows": manifest.row_count,
         "job_keys": manifest.job_key_count,
@@ -36,6 +40,8 @@ def night_report(home: Home, night: date, connection: duckdb.DuckDBPyConnection)
     }
     folder.write_facts("report", report)
     forget_older(home, night)
+    for datasets in (home.datasets, home.results):
+        prune(datasets, params.datasets_kept)
     return report
 
 
@@ -47,12 +53,15 @@ def report_text(report: dict[str, Any]) -> str:
         for name, card in report["scorecards"].items()
     ]
     first = next(iter(report["scorecards"].values()))
+    replaced = report["previous_snapshot_id"] or ""
+    is_earlier = replaced[: len("2026-01-01")] > report["night"]
     return "\n".join(
         [
             f"scored on {first['n']} attempts of {first['jobs']} jobs that the models had not seen (95% interval by job):",
             *scores,
             f"published {report['snapshot_id']}: {report['ranking_rows']} rows for {report['job_keys']} job keys, "
             f"model version {report['model_version']}, rankings hash {report['rankings_hash'][:12]}",
+            *([f"note: this night is earlier than the one whose ranking it replaced, {replaced}"] if is_earlier else []),
         ]
     )
 

@@ -13,7 +13,7 @@ import typer
 from pipelines.commands.nightly import as_text
 from pipelines.commands.rank import rank
 from pipelines.commands.simulate import write_fleet
-from pipelines.settings import Settings, Source
+from pipelines.settings import Settings, SettingsError, Source
 
 _DAYS, _ATTEMPTS_PER_DAY, _SEED = 14, 1500, 20260
 _FEW_TYPES = 8
@@ -35,8 +35,10 @@ def demo() -> None:
     from pipelines.nightly import run_night
     from pipelines.prepare import prepare_home
 
-    prepare_home(settings)
     logs = settings.home / "demo" / "logs"
+    if (settings.home / "warehouse.duckdb").exists() and not logs.is_dir():
+        raise SettingsError(f"{settings.home} holds a fleet of its own; name an empty folder, as in LEAP_HOME=var/demo leap demo")
+    prepare_home(settings)
     count = write_fleet(settings, logs, days=_DAYS, attempts_per_day=_ATTEMPTS_PER_DAY, seed=_SEED, start=_START)
     typer.echo(f"simulated {count} attempts of {_DAYS} days: {logs}", err=True)
     result = run_night(settings, None, [Source("jsonl", logs)])

@@ -24,7 +24,7 @@ from leap.store.publisher import PublishError, SnapshotFacts, publish, rankings_
 
 NIGHT = date(2026, 11, 30)
 AT = datetime(2026, 12, 1, 2, 30, 0, 123456, tzinfo=UTC)
-PARAMS = PublishParams(snapshots_kept=7, fresh_hours=26, stale_hours=72)
+PARAMS = PublishParams(snapshots_kept=7, datasets_kept=30, fresh_hours=26, stale_hours=72)
 FACTS = SnapshotFacts(
     night=NIGHT,
     model_version="9",
@@ -62,7 +62,7 @@ def publish_version(version, kept=7):
     rows = pa.Table.from_pylist([row | {"job_key": f"job-{number}"} for number in range(ROWS)], schema=pa.schema(fields))
     facts = SnapshotFacts(date(2026, 11, 30), str(version), "f", "p", "d", "c", {})
     return publish(root / "published", root / "history", rows, root / "bundle", facts, generated_at=datetime.now(UTC),
-                   params=PublishParams(snapshots_kept=kept, fresh_hours=26, stale_hours=72))
+                   params=PublishParams(snapshots_kept=kept, datasets_kept=30, fresh_hours=26, stale_hours=72))
 
 def seen(reader, with_bundle=True):
     "The version served: manifest, rows and (unless it may be pruned meanwhile) bundle agree."
@@ -363,7 +363,7 @@ def test_a_night_done_again_is_not_pruned_for_its_date(put: Publish, published: 
     for day in range(3):
         put(TWO_JOBS, at=AT + timedelta(days=day))
     again = SnapshotFacts(**{**vars(FACTS), "night": date(2020, 1, 1)})
-    kept = PublishParams(snapshots_kept=2, fresh_hours=26, stale_hours=72)
+    kept = PublishParams(snapshots_kept=2, datasets_kept=30, fresh_hours=26, stale_hours=72)
 
     old_night = put(TWO_JOBS, at=AT + timedelta(days=3), facts=again, params=kept)
     newest = put(TWO_JOBS, at=AT + timedelta(days=4), params=kept)
@@ -372,7 +372,7 @@ def test_a_night_done_again_is_not_pruned_for_its_date(put: Publish, published: 
 
 
 def test_the_served_snapshot_stays_whatever_the_clock_says(put: Publish, published: Path) -> None:
-    kept = PublishParams(snapshots_kept=1, fresh_hours=26, stale_hours=72)
+    kept = PublishParams(snapshots_kept=1, datasets_kept=30, fresh_hours=26, stale_hours=72)
     put(TWO_JOBS, at=AT)
     earlier = put(TWO_JOBS, at=AT - timedelta(days=1), params=kept)
     assert snapshots(published) == [earlier.snapshot_id]

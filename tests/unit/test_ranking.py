@@ -99,6 +99,15 @@ def test_a_guess_does_not_outrank_a_measured_type_by_less_than_its_own_uncertain
     assert "below" in rows[2]["reason"]
 
 
+def test_the_doubt_of_a_lead_is_the_side_on_which_the_guess_may_fall_short():
+    # given: a guess that leads by 18%, sure not to be much faster, and not sure at all not to be slower
+    table = candidates([{"hardware_type": "measured"}, {"hardware_type": "guess"}])
+    p50 = np.log(np.array([100.0, 120.0]))
+    answer = Prediction(p50 - np.array([0.01, 0.7]), p50, p50 + np.array([0.01, 0.05]), np.array(["measured", "learned"]))
+    rows = of_job(rank(table, answer, PARAMS, model_version="1"))
+    assert [row["hardware_type"] for row in rows] == ["measured", "guess"]
+
+
 def test_near_best_is_what_cannot_be_told_from_rank_one():
     table = candidates([{"hardware_type": name} for name in "ABCD"])
     answer = prediction([100.0, 96.0, 80.0, 80.0], half_width=[0.3, 0.01, 0.3, 0.01])
@@ -123,6 +132,7 @@ def test_aggregate_keys_carry_the_mean_relative_throughput_and_no_throughput():
     assert [row["relative_to_best"] for row in at_8] == pytest.approx([1.0, 0.5**0.5])
     assert {row["num_devices"] for row in at_8} == {8}
     assert {row["throughput"] for row in at_8} == {None}
+    assert [row["is_near_best"] for row in at_8] == [True, False]
     # and over all three A is worth (1 * 1 * 0.25), B (0.5 * 1 * 1)
     for key in ("bert", "*"):
         rows_of_key = of_job(table, key)

@@ -44,7 +44,7 @@ def put(published: Path, tmp_path: Path) -> Publish:
         table = pa.Table.from_pylist(
             [row(*values) for values in rows], schema=pa.schema([field.with_nullable(True) for field in RANKING_SCHEMA])
         )
-        params = PublishParams(snapshots_kept=kept, fresh_hours=26, stale_hours=72)
+        params = PublishParams(snapshots_kept=kept, datasets_kept=30, fresh_hours=26, stale_hours=72)
         return publish(published, tmp_path / "history", table, bundle, FACTS, generated_at=at, params=params)
 
     return put

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leap.contracts import HARDWARE_SCHEMA
-from leap.hardware.catalog import DESCRIPTION_SCHEMA, CatalogError, memory_share, read_catalog
+from leap.hardware.catalog import DESCRIPTION_SCHEMA, CatalogError, read_catalog
 
 SEED = Path(__file__).parents[3] / "dbt_project" / "seeds" / "hardware_types.csv"
 CATALOG = read_catalog(SEED)
@@ -112,10 +111,3 @@ def test_empty_cells_are_null(tmp_path: Path) -> None:
         "family": "F",
         "release_year": 2020,
     }
-
-
-def test_memory_share_is_sixteen_bytes_per_parameter_over_all_devices() -> None:
-    # 70 billion parameters: 1120 GB of state; on 16 devices of 80 GB that is 87.5%, on 8 it cannot fit
-    assert memory_share([70_000, 70_000], [16, 8], [80e9, 80e9]).tolist() == [0.875, 1.75]
-    assert math.isnan(memory_share(math.nan, 8, 80e9))
-    assert memory_share(1000, 1, 80e9, bytes_per_parameter=18) == pytest.approx(0.225)

@@ -209,6 +209,19 @@ def test_a_file_that_is_no_archive_is_one_reject(tmp_path: Path, name: str) -> N
     assert rejects["reason"].to_pylist() == ["unreadable-archive"]
 
 
+def test_a_broken_file_of_which_nothing_was_read_has_no_record(tmp_path: Path) -> None:
+    # so that two of them are two: without a record a reject is told from others by its file
+    _, rejects = read_text(tmp_path, b"plain text under an archive's name", "x.jsonl.gz")
+    assert rejects["record"].to_pylist() == [None]
+
+
+def test_a_file_name_that_is_no_text_is_read_and_named(tmp_path: Path) -> None:
+    path = tmp_path / b"day\xff.jsonl".decode("utf-8", "surrogateescape")
+    path.write_text('{"attempt_id": "a1"}\n')
+    (batch,) = jsonl.read([tmp_path], PARAMS)
+    assert batch.attempts["slice"].to_pylist() == ["day?.jsonl"]
+
+
 def test_random_bytes_are_rejected_line_by_line(tmp_path: Path) -> None:
     noise = bytes((number * 193 + number // 7) % 256 for number in range(4096))
     attempts, rejects = read_text(tmp_path, noise)
