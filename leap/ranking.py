@@ -22,7 +22,7 @@ Rows = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int64]
 
 NO_ANSWER = "neither the model type nor the hardware type is known to LEAP"
-WEAKER_GUESS = "a guess that leads a measured type by less than its own uncertainty is ranked below it"
+WEAKER_GUESS = "leads a measured type by less than its own uncertainty"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,10 @@ def rank_jobs(candidates: pa.Table, prediction: Prediction, params: RankingParam
     )
     reasons = np.asarray(candidates["reason"].to_numpy(zero_copy_only=False), dtype=object)
     reasons = np.where(eligible | (reasons != ""), reasons, NO_ANSWER)
-    reasons = np.where(ranked & (effective < scored.score), WEAKER_GUESS, reasons)
+    notes = np.asarray(pc.fill_null(candidates["price_note"], "").to_numpy(zero_copy_only=False), dtype=object)
+    reasons = np.where(ranked, notes, reasons)
+    is_lowered = ranked & (effective < scored.score)
+    reasons = np.where(is_lowered, np.where(notes != "", notes + "; ", "") + WEAKER_GUESS, reasons)
 
     def where(mask: Rows, values: Floats) -> pa.Array:
         return pa.array(np.where(mask, values, 0.0), mask=~mask)

@@ -32,7 +32,12 @@ _MOST_DEVICES = 10_000_000
 _MOST_SIZE = 1e15
 
 # What the bundle says of each place where a job could run: the candidate's description and its price.
-OFFER_COLUMNS = (*(name for name in CANDIDATE_SCHEMA.names if name != "num_devices"), "usd_per_device_hour", "price_version")
+OFFER_COLUMNS = (
+    *(name for name in CANDIDATE_SCHEMA.names if name != "num_devices"),
+    "usd_per_device_hour",
+    "price_version",
+    "price_note",
+)
 
 
 class SubmissionError(ValueError):

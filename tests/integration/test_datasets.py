@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from leap.contracts import UTC_TIMESTAMP
 from leap.store.datasets import DatasetError, DatasetMissing, export, open_dataset, prune
+from leap.store.night import with_possible_start
 
 NIGHT = date(2026, 11, 30)
 ATTEMPTS = pa.table({"attempt_id": ["a", "b", "c"], "throughput": [100.0, 110.0, None]})
@@ -164,6 +166,21 @@ def test_a_table_name_that_is_no_file_name_is_refused(datasets: Path, name: str)
     with pytest.raises(DatasetError, match="names of letters, digits and underscores"):
         export(datasets, {name: ATTEMPTS}, NIGHT, "digest")
     assert not datasets.exists()
+
+
+def test_a_start_that_cannot_be_makes_no_night() -> None:
+    # given rejects that say they started before computers, in their own future, and at a time that can be
+    received_at = datetime(2026, 3, 2, tzinfo=UTC)
+    starts = [datetime(1970, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC), None]
+    rejects = pa.table(
+        {
+            "attempt_id": ["old", "future", "possible", "none"],
+            "started_at": pa.array(starts, UTC_TIMESTAMP),
+            "received_at": pa.array([received_at] * 4, UTC_TIMESTAMP),
+        }
+    )
+    # then a backtest counts the one that can be
+    assert with_possible_start(rejects)["attempt_id"].to_pylist() == ["possible"]
 
 
 def test_the_datasets_written_last_stay(datasets: Path) -> None:

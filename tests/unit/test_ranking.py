@@ -24,6 +24,7 @@ def candidates(rows: list[dict]) -> pa.Table:
         "pool": "default",
         "usd_per_device_hour": 3600.0,
         "price_version": "p1",
+        "price_note": "",
         "eligible": True,
         "reason": "",
     }
@@ -75,6 +76,12 @@ def test_a_type_without_a_usable_price_is_never_ranked(price):
         assert ranked[1]["throughput_per_usd"] is None
 
 
+def test_what_is_to_be_known_of_a_price_is_said():
+    table = candidates([{"hardware_type": "A", "price_note": "assumed price"}, {"hardware_type": "B"}])
+    rows = of_job(rank(table, prediction([2.0, 1.0]), PARAMS, model_version="1"))
+    assert [row["reason"] for row in rows] == ["assumed price", ""]
+
+
 def test_no_answer_is_no_rank_and_says_why():
     rows = of_job(
         rank(
@@ -96,7 +103,7 @@ def test_a_guess_does_not_outrank_a_measured_type_by_less_than_its_own_uncertain
     rows = of_job(rank(table, answer, PARAMS, model_version="1"))
     # then: the guess leads by 18% with 50% doubt and goes below; the other leads by 69% with 10% and stays first
     assert [row["hardware_type"] for row in rows] == ["sure", "measured", "guess"]
-    assert "below" in rows[2]["reason"]
+    assert "measured" in rows[2]["reason"]
 
 
 def test_the_doubt_of_a_lead_is_the_side_on_which_the_guess_may_fall_short():

@@ -74,7 +74,14 @@ priced_offers as (
         offers.pool,
         prices.usd_per_device_hour,
         case when prices.usd_per_device_hour is not null then prices.price_version end as price_version,
-        prices.usd_per_device_hour is not null and prices.is_price_backfilled as is_price_backfilled
+        prices.usd_per_device_hour is not null and prices.is_price_backfilled as is_price_backfilled,
+        case
+            when prices.usd_per_device_hour is null then ''
+            when prices.is_assumption and prices.is_price_backfilled then 'assumed price, of a later date'
+            when prices.is_assumption then 'assumed price'
+            when prices.is_price_backfilled then 'price of a later date'
+            else ''
+        end as price_note
     from offers
     left join prices
         on
@@ -97,6 +104,7 @@ paired as (
         priced_offers.usd_per_device_hour,
         priced_offers.price_version,
         priced_offers.is_price_backfilled,
+        priced_offers.price_note,
         case
             when priced_offers.usd_per_device_hour is null then 'no price'
             when not list_contains(jobs.eligible_types, priced_offers.hardware_type)

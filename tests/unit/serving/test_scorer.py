@@ -61,7 +61,7 @@ def scorer(tmp_path, state_table, levels) -> Scorer:
         [
             dict.fromkeys(OFFER_COLUMNS)
             | {"pool": "default", "hardware_type": name, "vendor": vendor, "family": family, "peak_bf16_tflops": peak}
-            | {"usd_per_device_hour": price, "price_version": "p1"}
+            | {"usd_per_device_hour": price, "price_version": "p1", "price_note": ""}
             for name, vendor, family, peak, price in (
                 ("A100", "NVIDIA", "Ampere", 312.0, 1.0),
                 ("H100", "NVIDIA", "Hopper", 989.0, 2.0),

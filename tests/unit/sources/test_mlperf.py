@@ -329,6 +329,17 @@ def test_a_tar_cut_between_two_members_is_noticed(tmp_path: Path) -> None:
     assert only_reject(batch)["reason"] == "unreadable-archive"
 
 
+def test_an_archive_without_results_does_not_keep_the_others_out(tmp_path: Path) -> None:
+    (tmp_path / "notes_v2.0.tar.xz").write_bytes(tar_of({"readme.md": b"no results"}, "w:xz"))
+    write_folder(tmp_path / "training_results_v3.1", GOOD)
+
+    none, good = mlperf.read([tmp_path], PARAMS)
+
+    reject = only_reject(none)
+    assert (reject["reason"], reject["slice"], reject["file"]) == ("no-results", "v2.0", "notes_v2.0.tar.xz")
+    assert good.attempts.num_rows == 1
+
+
 def test_random_bytes_under_an_archives_name_are_one_reject(tmp_path: Path) -> None:
     (tmp_path / "training_results_v1.0.tar.xz").write_bytes(random.Random(2).randbytes(9000))
 
