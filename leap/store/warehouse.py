@@ -110,6 +110,8 @@ def load(con: duckdb.DuckDBPyConnection, batches: Iterable[Admission], received_
     Content is all of `ATTEMPT_SCHEMA` as received; of a reject it is source, attempt, reason and record, or file and line
     where there is no record. An attempt's ``known_at`` is filled with `received_at` where the source gave none.
 
+    A spelling of hardware that now resolves to another type does so for the rows that are there, too.
+
     Rows of an earlier load with the same `load_id` are deleted first, so that a retry does not double them. An error in
     `batches` or here leaves the warehouse as it was.
 
@@ -126,6 +128,8 @@ def load(con: duckdb.DuckDBPyConnection, batches: Iterable[Admission], received_
         con.execute(_INSERT_ATTEMPTS, arrival)
         con.execute(_INSERT_REJECTS, arrival)
         con.execute(_INSERT_COUNTS, arrival)
+        con.execute(_MEND_TYPES)
+        con.execute(_FORGET_SPELLINGS)
         con.execute(_INSERT_SPELLINGS, {"received_at": received_at})
         counts = _counts(con, load_id)
         _check(counts, rows_read, load_id)
@@ -328,6 +332,16 @@ SELECT
 FROM counted GROUP BY source, slice ORDER BY source, slice
 """
 
+# What a spelling means is said by the seeds of today: a mended alias holds for what was loaded before, too.
+_MEND_TYPES = """
+UPDATE raw.job_attempts SET hardware_type = today.hardware_type
+FROM (SELECT DISTINCT hardware_name, hardware_type FROM temp.attempts) AS today
+WHERE job_attempts.hardware_name = today.hardware_name AND job_attempts.hardware_type != today.hardware_type
+"""
+_FORGET_SPELLINGS = """
+DELETE FROM raw.hardware_spellings USING temp.attempts AS today
+WHERE hardware_spellings.hardware_name = today.hardware_name AND hardware_spellings.hardware_type != today.hardware_type
+"""
 _INSERT_SPELLINGS = """
 INSERT INTO raw.hardware_spellings BY NAME
 SELECT DISTINCT hardware_name, hardware_type, $received_at::TIMESTAMPTZ AS first_seen_at

@@ -255,6 +255,19 @@ def test_spellings_of_hardware_are_noted_once(con: duckdb.DuckDBPyConnection) ->
     ]
 
 
+def test_a_mended_alias_holds_for_what_was_loaded_before(con: duckdb.DuckDBPyConnection) -> None:
+    # given: a spelling that was taken for another type, and one that was not
+    warehouse.load(con, [batch({}, {"attempt_id": "a2", "hardware_name": "H100-SXM"})], ARRIVED, "first")
+    # when: the same record comes again after the alias was mended
+    counts = warehouse.load(con, [batch({"hardware_type": "H200"})], ARRIVED + timedelta(days=1), "second")
+    # then
+    assert [count.duplicates for count in counts] == [1]
+    types = {row["attempt_id"]: row["hardware_type"] for row in rows(con, "FROM raw.job_attempts")}
+    assert types == {"a1": "H200", "a2": "H100"}
+    known = {row["hardware_name"]: row["hardware_type"] for row in rows(con, "FROM raw.hardware_spellings")}
+    assert known == {"NVIDIA H100 80GB HBM3": "H200", "H100-SXM": "H100"}
+
+
 def test_a_source_without_records_loads_nothing(con: duckdb.DuckDBPyConnection) -> None:
     assert warehouse.load(con, [], ARRIVED, "empty") == []
     assert warehouse.load(con, [batch()], ARRIVED, "empty") == []
