@@ -132,10 +132,15 @@ def _with_row_counts(context: dg.AssetExecutionContext, events: Iterable[Any], w
         if isinstance(event, dg.Output):
             key = outputs[event.output_name]
             counted = {"dagster/row_count": counts[key]} if key in counts else {}
-            shown = {name: value for name, value in event.metadata.items() if name not in _DBT_NOISE}
-            yield event.with_metadata({**shown, **counted})
+            yield event.with_metadata({**_shown(event.metadata), **counted})
+        elif isinstance(event, dg.AssetCheckResult):
+            yield event._replace(metadata=_shown(event.metadata))
         else:
             yield event
+
+
+def _shown(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if name not in _DBT_NOISE}
 
 
 def _row_counts(warehouse: WarehouseResource, keys: Iterable[dg.AssetKey]) -> dict[dg.AssetKey, int]:

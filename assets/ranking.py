@@ -99,5 +99,5 @@ def promotions(
     log: pa.Table = promotion_table(home.get())
     with warehouse.connect() as connection:
         replace(connection, "model.promotions", log, {})
-    shown = log.select(["promoted_at", "night", "model_version", "snapshot_id", "reason"])
+    shown = log.select(["promoted_at", "night", "model_version", "reason"])
     return dg.MaterializeResult(metadata={"dagster/row_count": log.num_rows, "log": markdown_table(shown)})

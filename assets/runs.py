@@ -140,9 +140,8 @@ def _check_reasons(evaluation: dg.AssetCheckEvaluation) -> list[str]:
     said = evaluation.description or (f"{rows.value} rows" if rows is not None else "did not pass")
     reason = evaluation.metadata.get("reason")
     values = [] if reason is None else reason.value if isinstance(reason.value, list) else str(reason.value).splitlines()
-    sentences = [str(value).removeprefix("- ") for value in values]
     name = f"{evaluation.asset_key.to_user_string()}: {evaluation.check_name}"
-    return [f"{name}: {said}", *(sentence for sentence in sentences if sentence != said)]
+    return [f"{name}: {said}", *(str(value) for value in values if str(value) != said)]
 
 
 def _is_dead(record: dg.RunRecord) -> bool:

@@ -5,7 +5,7 @@ columns. What does not: what is shown (each asset decides), and how a figure is 
 """
 
 from base64 import b64encode
-from collections.abc import Sequence
+from datetime import datetime
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -37,14 +37,9 @@ def transposed(table: pa.Table, heading: str) -> pa.Table:
     return pa.table({"": pa.array(names, pa.string()), **columns})
 
 
-def markdown_list(sentences: Sequence[str]) -> dg.MarkdownMetadataValue:
-    """Show sentences one below the other."""
-    return dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in sentences))
-
-
 def markdown_lines(text: str) -> dg.MarkdownMetadataValue:
     """Show text as the lines that it has; Dagster would run the lines of a plain text together."""
-    return dg.MetadataValue.md("\n".join(f"    {line}" for line in text.splitlines()))
+    return dg.MetadataValue.md("\n".join(f"{line}  " for line in text.splitlines()))
 
 
 def markdown_figure(figure: Figure) -> dg.MarkdownMetadataValue:
@@ -55,11 +50,10 @@ def markdown_figure(figure: Figure) -> dg.MarkdownMetadataValue:
 
 
 def described(table: str) -> dict[str, Any]:
-    """Give the metadata of a table that Python writes, by schema.table: name, and columns as in the data dictionary."""
+    """Give the metadata of a table that Python writes, by schema.table: its columns as in the data dictionary."""
     schema = dictionary.TABLES[table][1]
     columns = dictionary.table_of_schema(table, "", schema, _glossary()).columns
     return {
-        "dagster/table_name": f"warehouse.{table}",
         "dagster/column_schema": dg.TableSchema(
             columns=[
                 dg.TableColumn(
@@ -84,4 +78,6 @@ def _text(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M}"
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from assets.resources import OWNER, HomeResource, NightResource, ParamsResource, RegistryResource, WarehouseResource
-from assets.tables import described, markdown_list, markdown_table
+from assets.tables import described, markdown_table
 from assets.training import assembled_examples
 from leap.promotion import decide
 from leap.serving.reader import SnapshotReader
@@ -39,7 +39,7 @@ def held(
         passed=not problems,
         severity=severity,
         description="; ".join(problems[:5]) or good,
-        metadata={"reason": markdown_list(problems)} if problems else {},
+        metadata={"reason": "\n".join(problems)} if problems else {},
     )
 
 

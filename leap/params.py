@@ -154,6 +154,8 @@ def _read_mapping(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ParamsError(f"{path}: no such file; name a params file with --params, or set LEAP_PARAMS") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParamsError(f"{path}: cannot be read as text: {error}") from None
     except yaml.YAMLError as error:
         raise ParamsError(f"{path}: not YAML: {error}") from None
     if not isinstance(values, dict):

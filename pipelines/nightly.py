@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import date
 from enum import IntEnum
 from pathlib import Path
-from textwrap import dedent
 from time import monotonic
 from typing import Any, TextIO
 from uuid import uuid4
@@ -138,4 +137,6 @@ def _figures(metadata: Mapping[str, dg.MetadataValue[Any]]) -> dict[str, Any]:
         if name == SUMMARY or not isinstance(value, dg.MarkdownMetadataValue)
     }
     figures = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
-    return figures | ({SUMMARY: dedent(str(figures[SUMMARY]))} if SUMMARY in figures else {})
+    if SUMMARY in figures:  # its lines end in blanks, which break them in markdown
+        figures[SUMMARY] = "\n".join(line.rstrip() for line in str(figures[SUMMARY]).splitlines())
+    return figures

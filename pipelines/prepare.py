@@ -39,7 +39,7 @@ def prepare_home(settings: Settings) -> Home:
         _prepare_dagster,
         partial(_prepare_mlflow, settings),
     ]
-    if not (settings.manifest.is_file() and home.mlflow_database.is_file()):
+    if home.stamp.is_file() and not (settings.manifest.is_file() and home.mlflow_database.is_file()):
         home.stamp.unlink(missing_ok=True)  # somebody removed what was made: make it anew
     init_home(home, prepare=steps, fingerprint=_fingerprint(settings))
     return home

@@ -17,46 +17,50 @@ from leap.contracts import TIERS
 from leap.evaluation.metrics import Scorecard
 
 _SHOWN_FEATURES = 20
+_RATIOS = (0.2, 0.33, 0.5, 0.67, 0.9, 1.1, 1.5, 2, 3, 5)
 
 
 def plot_predicted_over_label(predictions: pa.Table, predictor: str) -> Figure:
-    """Draw predicted over measured throughput per device, one dot per attempt, on log axes.
+    """Draw the ratio of predicted to measured throughput per device over the measured one, a dot per attempt, on log axes.
 
-    `predictions` has the columns that `leap.training.train` gives.
+    `predictions` has the columns that `leap.training.train` gives. A ratio beyond the axis is drawn at its edge.
     """
-    figure, axes = _figure(f"{predictor}: predicted and measured throughput per device")
+    figure, axes = _figure(f"{predictor}: predicted over measured throughput per device")
     rows = predictions.filter(pc.equal(predictions["predictor"], predictor))
     tiers = np.asarray(rows["tier"].to_numpy(zero_copy_only=False), dtype=np.str_)
     label, predicted = rows["log_throughput_per_device"].to_numpy(), rows["log_p50"].to_numpy()
+    ratio = np.clip(np.exp(predicted - label), min(_RATIOS), max(_RATIOS))
     for tier in TIERS:
-        here = (tiers == tier) & np.isfinite(predicted)
+        here = (tiers == tier) & np.isfinite(ratio)
         if here.any():
-            axes.scatter(np.exp(label[here]), np.exp(predicted[here]), s=9, alpha=0.6, label=f"{tier} ({here.sum()})")
-    if len(label):
-        ends = np.exp([label.min(), label.max()])
-        axes.plot(ends, ends, color="black", linewidth=0.8)
-        for factor in (0.9, 1.1):
-            axes.plot(ends, ends * factor, color="grey", linewidth=0.6, linestyle="--")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+            axes.scatter(np.exp(label[here]), ratio[here], s=12, alpha=0.6, label=f"{tier} ({here.sum()})")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.axhspan(0.9, 1.1, color="grey", alpha=0.2, linewidth=0, label="within 10%")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_yticks(_RATIOS, [f"{ratio:g}" for ratio in _RATIOS], minor=False)
+    axes.minorticks_off()
+    axes.set_ylim(min(_RATIOS) * 0.97, max(_RATIOS) * 1.03)
     axes.set_xlabel("measured, samples/s per device")
-    axes.set_ylabel("predicted, samples/s per device; dashed: within 10%")
+    axes.set_ylabel("predicted / measured")
     axes.legend(fontsize=8)
     return figure
 
 
 def plot_scores(scorecards: Mapping[str, Scorecard]) -> Figure:
     """Draw each predictor's share within 10% with its 95% interval, and within 20%."""
-    figure, axes = _figure("share of attempts within 10% (interval by job) and within 20%")
-    for place, card in enumerate(scorecards.values()):
-        low, high = card.interval_within_10
-        axes.bar(place - 0.18, card.within_10, width=0.34, color="tab:blue", label="within 10%" if place == 0 else None)
-        axes.bar(place + 0.18, card.within_20, width=0.34, color="tab:cyan", label="within 20%" if place == 0 else None)
-        if np.isfinite(low):
-            axes.vlines(place - 0.18, low, high, color="black")
-    axes.set_xticks(range(len(scorecards)), [f"{name}\nn={card.n}" for name, card in scorecards.items()])
-    axes.set_ylim(0, 1)
-    axes.legend(fontsize=8)
+    figure, axes = _figure("share of attempts predicted within 10% (line: 95% interval by job) and within 20%")
+    places = np.arange(len(scorecards))
+    for offset, color, figure_name in ((-0.18, "tab:blue", "within_10"), (0.18, "tab:cyan", "within_20")):
+        shares = [getattr(card, figure_name) for card in scorecards.values()]
+        bars = axes.bar(places + offset, shares, width=0.34, color=color, label=figure_name.replace("_", " ") + "%")
+        axes.bar_label(bars, fmt="{:.1%}", label_type="center", fontsize=8)
+    intervals = np.array([card.interval_within_10 for card in scorecards.values()])
+    axes.vlines(places - 0.18, intervals[:, 0], intervals[:, 1], color="black")
+    axes.set_xticks(places, [f"{name}\n{card.n} attempts, {card.jobs} jobs" for name, card in scorecards.items()])
+    axes.set_yticks(np.linspace(0, 1, 6))
+    axes.set_ylim(0, 1.12)  # room for the legend above a full bar
+    axes.legend(fontsize=8, loc="upper center", ncols=2)
     return figure
 
 

@@ -101,8 +101,9 @@ def read(paths: Sequence[Path], params: IngestParams, progress: Progress = no_pr
     own name, ``line`` that of run_stop. Throughput is samples trained / (run_stop - run_start), of the whole job. Reasons of
     rejects: ``unreadable-archive`` (line 0; what was read before it is kept), ``no-results`` (a source among others),
     ``not-a-log``, ``no-run-start``, ``no-run-stop``, ``no-time``, ``no-system-description``, ``bad-system-description``,
-    ``no-accelerator``, ``no-device-count``, ``no-samples``, ``label-disagrees`` (reported and derived throughput; ``params.max_label_disagreement``). ``progress`` is told each
-    source's name with the number of sources, and within one the runs read.
+    ``no-accelerator``, ``no-device-count``, ``no-samples``, ``label-disagrees`` (reported and derived throughput;
+    ``params.max_label_disagreement``). ``progress`` is told each source's name with the number of sources, and within one the
+    runs read.
 
     Raises SourceError where a path is missing or is no archive, a folder is empty, or the only source has no result in it.
     """
