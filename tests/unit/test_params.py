@@ -40,7 +40,7 @@ def test_an_overlay_changes_what_it_names_and_nothing_else(repository: Path, tmp
 def test_a_mistake_is_told_with_its_key(repository: Path, tmp_path: Path, text: str, told: str):
     overlay = tmp_path / "wrong.yaml"
     overlay.write_text(text)
-    with pytest.raises(ParamsError, match="wrong.yaml") as error:
+    with pytest.raises(ParamsError, match=r"wrong\.yaml") as error:
         load_params(repository / "params.yaml", overlay)
     assert told in str(error.value)
 
