@@ -36,6 +36,7 @@ _LOG = logging.getLogger(__name__)
 
 BUNDLE = "challenger"
 _EXAMPLE_ROWS = 5
+_METRIC_DIGITS = 4  # MLflow's UI shows all that it is given; model.scorecards has the rest
 # In the order in which MLflow's UI offers them to compare; it shows names with the same beginning in one section.
 _METRICS = ("within_10", "within_20", "answered", "coverage", "median_ape", "median_width", "n", "jobs")
 
@@ -95,7 +96,10 @@ def log_challenger(
     night = dataset.manifest.night
     scores = {name: card.to_json() for name, card in result.scorecards.items()}
     metrics = {
-        f"{name}/{figure}": card[figure] for name, card in scores.items() for figure in _METRICS if card[figure] is not None
+        f"{name}/{figure}": round(card[figure], _METRIC_DIGITS)
+        for name, card in scores.items()
+        for figure in _METRICS
+        if card[figure] is not None
     }
     model = registry.log_challenger(
         bundle,
@@ -186,7 +190,9 @@ def _note(result: TrainingResult, night: date) -> str:
     """Say in a sentence how good the challenger is."""
     cards = list(result.scorecards.values())
     shares = ", ".join(f"{card.predictor} {card.within_10:.1%}" for card in cards)
-    return f"Night {night}: within 10%: {shares}, on {cards[0].n} attempts of {cards[0].jobs} jobs since {result.window_start}."
+    return (
+        f"{shares} within 10%, on {cards[0].n} attempts of {cards[0].jobs} jobs from {result.window_start} to the night {night}."
+    )
 
 
 def _input_example(dataset: Dataset) -> Any:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, StringConstraints, ValidationError
 
 from leap.contracts import SUBMISSION_SCHEMA
 from leap.store.files import exclusive
@@ -85,7 +85,7 @@ class RegistryConfig(_Frozen):
 
     experiment: Text
     experiment_note: Text
-    shown_columns: Annotated[tuple[Text, ...], Field(min_length=1)]
+    shown_columns: Mapping[Text, PositiveInt]
     model: Text
     model_note: Text
     aliases: Aliases
@@ -263,10 +263,12 @@ class Registry:
 
     def _furnish(self, client: MlflowClient, experiment_id: str) -> None:
         """Say on the experiment's page what its runs are, and keep a view of them that shows their scores."""
+        columns = dict(self.config.shown_columns)
+        view = {"selectedColumns": list(columns), "columnOrder": list(columns), "columnWidths": columns}
         for name, value in (
             (_NOTE, self.config.experiment_note),
             ("mlflow.experimentKind", "custom_model_development"),
-            (f"mlflow.sharedViewState.{RUNS_VIEW}", json.dumps({"selectedColumns": self.config.shown_columns})),
+            (f"mlflow.sharedViewState.{RUNS_VIEW}", json.dumps(view)),
         ):
             client.set_experiment_tag(experiment_id, name, value)
 

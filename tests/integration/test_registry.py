@@ -30,7 +30,7 @@ CONFIG = RegistryConfig.model_validate(
     {
         "experiment": "nights",
         "experiment_note": "One run a night.",
-        "shown_columns": ["metrics.`leap/within_10`"],
+        "shown_columns": {"metrics.`leap/within_10`": 120},
         "model": "throughput",
         "model_note": "Throughput of a job.",
         "aliases": {"champion": "champion", "challenger": "challenger"},
@@ -290,7 +290,11 @@ def test_the_pages_say_what_they_show(registry: Registry, client: MlflowClient) 
     tags = client.get_experiment_by_name(CONFIG.experiment).tags
 
     assert tags["mlflow.note.content"] == CONFIG.experiment_note
-    assert json.loads(tags["mlflow.sharedViewState.scores"]) == {"selectedColumns": list(CONFIG.shown_columns)}
+    assert json.loads(tags["mlflow.sharedViewState.scores"]) == {
+        "selectedColumns": ["metrics.`leap/within_10`"],
+        "columnOrder": ["metrics.`leap/within_10`"],
+        "columnWidths": {"metrics.`leap/within_10`": 120},
+    }
     assert client.get_registered_model(CONFIG.model).description == CONFIG.model_note
 
 
