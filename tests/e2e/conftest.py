@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -189,8 +189,8 @@ class Leap:
         return self.start("nightly", *arguments, *params)
 
     def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        """Ask the warehouse; no night may be running."""
-        with connect(self.layout.warehouse) as connection:
+        """Ask the warehouse; no night may be running. Workers take turns: it has one user at a time."""
+        with exclusive(self.home.with_name("warehouse.lock")), connect(self.layout.warehouse) as connection:
             rows: list[dict[str, Any]] = read(connection, sql, list(values)).to_pylist()
         return rows
 
@@ -256,13 +256,11 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
 
 
 @pytest.fixture(scope="session")
-def write_params() -> Callable[[Path, str], Path]:
-    """Write an overlay over params.yaml that lets a handful of attempts through the gates, and more laid over it."""
+def write_params() -> Callable[..., Path]:
+    """Write an overlay over params.yaml that lets a handful of attempts through the gates; what is given is laid over it."""
 
-    def write(path: Path, more: str = "{}") -> Path:
-        over = yaml.safe_load(more)
-        gates = {**PARAMS["gates"], **over.get("gates", {})}
-        path.write_text(yaml.safe_dump({**PARAMS, **over, "gates": gates}))
+    def write(path: Path, gates: Mapping[str, float] | None = None, **keys: Any) -> Path:
+        path.write_text(yaml.safe_dump({**PARAMS, **keys, "gates": {**PARAMS["gates"], **(gates or {})}}))
         return path
 
     return write
@@ -302,6 +300,8 @@ def good(shared_folder: Path, logs: Path, make_leap_in: Callable[[Path], Leap]) 
     record = root / "nights.json"
     with exclusive(shared_folder / "good.lock"):
         if not record.exists():
+            if root.exists():
+                pytest.fail("the good night did not go well; the test that first asked for it says how")
             root.mkdir()
             leap = make_leap_in(root)
             nights = [_run_night(leap, logs, *arguments) for arguments in ((), ("--json",))]

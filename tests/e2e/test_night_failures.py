@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
+from leap.serving.snapshot import POINTER
 from leap.store.warehouse import connect
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Done, GoodHome, Leap, Night, Running
 
-# Another seed makes another model, so that it is not the champion by chance.
-IMPOSSIBLE_GATE = "seed: 7\ngates: {min_within_20: 2.0}\n"
 SHUT = "share within 20% is"
 
 
@@ -57,7 +56,8 @@ class KilledWhenPublished:
 def killed_when_published(leap: Leap, source: tuple[str, str], killed_in_dbt: Running) -> KilledWhenPublished:
     """Killed after the pointer names the new snapshot and before it is recorded why."""
     running = leap.start_night(*source)
-    running.wait_for("^done +published/rankings +")
+    running.wait_for("^start +published/rankings")
+    running.until((leap.layout.published / POINTER).exists, "the pointer names the first snapshot")
     running.kill()
     return KilledWhenPublished(running, leap.manifest(), leap.promotions())
 
@@ -91,8 +91,9 @@ class Held:
 
 
 @pytest.fixture(scope="module")
-def held(leap: Leap, source: tuple[str, str], met: Met, write_params: Callable[[Path, str], Path]) -> Held:
-    params = write_params(leap.folder.with_name("impossible.yaml"), IMPOSSIBLE_GATE)
+def held(leap: Leap, source: tuple[str, str], met: Met, write_params: Callable[..., Path]) -> Held:
+    # another seed makes another model, so that it is not the champion by chance
+    params = write_params(leap.folder.with_name("impossible.yaml"), gates={"min_within_20": 2.0}, seed=7)
     night = leap.left_by(leap.night(*source, "--params", params))
     return Held(night, leap.aliases(), evaluation_of_the_gates(leap))
 

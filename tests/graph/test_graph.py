@@ -108,6 +108,30 @@ def test_nothing_is_published_before_every_check_that_could_hold_it(definitions:
     assert names - before("published__rankings") - after - {"published__rankings"} == {"raw__quarantine_quarantined"}
 
 
+def test_every_check_says_what_it_promises(definitions: dg.Definitions) -> None:
+    graph = definitions.resolve_asset_graph()
+
+    assert [key.to_user_string() for key in graph.asset_check_keys if not graph.get(key).description] == []
+
+
+def test_every_table_tells_its_columns(definitions: dg.Definitions) -> None:
+    tables = {"raw", "seeds", "staging", "intermediate", "marts", "published"}
+    schemas = {
+        spec.key.to_user_string(): spec.metadata.get("dagster/column_schema")
+        for spec in definitions.resolve_all_asset_specs()
+        if spec.group_name in tables
+    }
+
+    assert [key for key, schema in schemas.items() if schema is None] == []
+    untold = [
+        f"{key}.{column.name}"
+        for key, schema in schemas.items()
+        for column in schema.columns
+        if not column.description or column.type == "?"
+    ]
+    assert untold == []
+
+
 def test_every_asset_holds_the_night_lock(definitions: dg.Definitions) -> None:
     without = [
         definition.op.name

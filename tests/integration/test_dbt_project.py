@@ -85,7 +85,7 @@ ATTEMPTS = [
     attempt("picky", "picky", at(1, "09:00:00"), 10.0, eligible_hardware='["A100-80GB-SXM4"]'),
     # blanks around names are none of theirs
     attempt("blanks", " blanks\t", at(1, "09:00:00"), 10.0, job_id=" job-of-blanks\n", team="  ", pool=""),
-    attempt("a100", "other", at(1, "09:00:00"), 10.0, hardware_type="A100-80GB-SXM4"),
+    attempt("a100", "other", at(1, "09:00:00"), 10.0, hardware_type="A100-80GB-SXM4", hardware_name="A100-SXM4-80GB"),
 ]  # fmt: skip
 # Ended on 1 March and received on the 3rd; the source does not say when it was known.
 LATECOMER = attempt("latecomer", "latecomer", at(1, "09:00:00"), 70.0, known_at=None)

@@ -10,7 +10,16 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.runs import HELD, PROCESS_TAG, StepFailure, clear_dead_runs, find_failures, is_alive, this_process
+from assets.runs import (
+    HELD,
+    PROCESS_TAG,
+    StepFailure,
+    clear_dead_runs,
+    find_failures,
+    is_alive,
+    place_run,
+    this_process,
+)
 from leap.sources import SourceError
 
 
@@ -45,6 +54,23 @@ def _status(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus:
     run = instance.get_run_by_id(run_id)
     assert run is not None
     return run.status
+
+
+def test_a_run_from_the_shell_gets_the_origin_that_its_tag_names(instance: dg.DagsterInstance) -> None:
+    job = _job(upstream)
+    tagged = instance.create_run_for_job(job, tags={".dagster/repository": "__repository__@pipelines.definitions", "a": "b"})
+    bare = instance.create_run_for_job(job)
+
+    place_run(instance, tagged.run_id)
+    place_run(instance, bare.run_id)
+
+    placed, left = instance.get_run_by_id(tagged.run_id), instance.get_run_by_id(bare.run_id)
+    assert placed is not None and placed.remote_job_origin is not None
+    assert placed.remote_job_origin.location_name == "pipelines.definitions"
+    assert placed.remote_job_origin.repository_origin.repository_name == "__repository__"
+    assert placed.remote_job_origin.job_name == job.name
+    assert placed.tags["a"] == "b"
+    assert left is not None and left.remote_job_origin is None
 
 
 def test_a_process_is_alive_while_it_runs_and_not_after() -> None:

@@ -79,6 +79,7 @@ def test_both_answer_until_told_to_end_and_then_nothing_is_left(tmp_path: Path, 
     # then: they answer, on the state of this home
     assert answers == {"Dagster": 200, "MLflow": 200}
     assert b"RepositoryConnection" in graph
+    assert addresses["MLflow"].endswith("/#/experiments/1/runs?workflowType=machine_learning&viewStateShareKey=scores")
     assert Home(home).mlflow_database.is_file()
     assert len(_processes_of(home)) > 4
 
