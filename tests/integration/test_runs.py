@@ -65,12 +65,14 @@ def test_a_run_from_the_shell_gets_the_origin_that_its_tag_names(instance: dg.Da
     place_run(instance, bare.run_id)
 
     placed, left = instance.get_run_by_id(tagged.run_id), instance.get_run_by_id(bare.run_id)
-    assert placed is not None and placed.remote_job_origin is not None
+    assert placed is not None
+    assert placed.remote_job_origin is not None
     assert placed.remote_job_origin.location_name == "pipelines.definitions"
     assert placed.remote_job_origin.repository_origin.repository_name == "__repository__"
     assert placed.remote_job_origin.job_name == job.name
     assert placed.tags["a"] == "b"
-    assert left is not None and left.remote_job_origin is None
+    assert left is not None
+    assert left.remote_job_origin is None
 
 
 def test_a_process_is_alive_while_it_runs_and_not_after() -> None:
