@@ -80,6 +80,7 @@ def ranking_of(jobs: int) -> pd.DataFrame:
             "pool": ["default"] * 3 * jobs,
             "usd_per_device_hour": pa.array([2.0, 4.0, None] * jobs),
             "price_version": ["list-1"] * 3 * jobs,
+            "price_note": [""] * 3 * jobs,
             "eligible": [True, True, False] * jobs,
             "reason": ["", "", "no price"] * jobs,
         }
