@@ -12,7 +12,7 @@ import pytest
 Tree = dict[str, Path]
 
 # Put together here so that this file does not name what it looks for.
-_REGISTRIES = tuple(".".join(parts) for parts in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org")))
+_REGISTRIES = tuple(".".join(parts) for parts in (("pypi", "org"), ("python" + "hosted", "org"), ("npmjs", "org")))
 
 
 def python_files(tree: Tree, *folders: str) -> Iterator[tuple[str, ast.Module]]:
