@@ -24,6 +24,7 @@ from assets.tables import described, markdown_figure, markdown_table, transposed
 from leap.evaluation.backtest import History, training_matrix
 from leap.evaluation.plots import plot_predicted_over_label, plot_scores
 from leap.features import State
+from leap.gaussian_process import GaussianProcess
 from leap.store.challenger import load_champion, log_challenger, prediction_table, scorecard_table, write_challenger
 from leap.store.night import NightFolder, export_night, open_night
 from leap.store.warehouse import replace
@@ -96,8 +97,10 @@ def night_dataset(night: NightResource, home: HomeResource, warehouse: Warehouse
 def assembled_examples(night: NightResource, home: HomeResource, params: ParamsResource) -> dg.MaterializeResult[Any]:
     """Assemble the features once, for all who need them."""
     dataset = open_night(home.get(), night.night)
-    state = State.from_table(dataset.table("state_history"), params.get().features.state_levels)
-    matrix = training_matrix(dataset.table("training_examples"), state)
+    examples = dataset.table("training_examples")
+    process = GaussianProcess.from_examples(examples)
+    state = State.from_table(dataset.table("state_history"), params.get().features.state_levels, process)
+    matrix = training_matrix(examples, state)
     NightFolder.of(home.get(), night.night).write_table("matrix", matrix)
     return dg.MaterializeResult(metadata={"dagster/row_count": matrix.num_rows, "columns": matrix.num_columns})
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from leap.contracts import TIERS
+from leap.gaussian_process import GaussianProcess
 
 Floats = npt.NDArray[np.float64]
 Nights = npt.NDArray[np.datetime64]
@@ -77,6 +78,8 @@ CANDIDATE_FEATURES = (
     "release_year",
 )
 
+PROCESS_FEATURES = ("process_mean", "process_sd")
+
 # From most to least specific: the first level with evidence gives the prior that the model corrects. A level keyed by the
 # hardware type is taken as it is; another is scaled by the ratio of peak rates.
 PRIOR_LEVELS = (
@@ -109,20 +112,24 @@ class Evidence:
 class State:
     """The evidence of every level, over many nights (`marts.state_history`) or at one cut (`marts.state_current`)."""
 
-    def __init__(self, levels: Levels, tables: Mapping[str, _LevelTable]) -> None:
+    def __init__(self, levels: Levels, tables: Mapping[str, _LevelTable], process: GaussianProcess | None = None) -> None:
         self.levels = {level: tuple(columns) for level, columns in levels.items()}
+        self.process = process
         self._tables = dict(tables)
 
     @classmethod
-    def from_table(cls, table: pa.Table, levels: Levels) -> State:
-        """Index a table with the columns of `marts.state_history` by level, key and night."""
+    def from_table(cls, table: pa.Table, levels: Levels, process: GaussianProcess | None = None) -> State:
+        """Index a table with the columns of `marts.state_history` by level, key and night.
+
+        `process` is of the same examples as the table; without one its features are unknown.
+        """
         table = table.sort_by([("level", "ascending"), ("key", "ascending"), ("night", "ascending")]).combine_chunks()
         names = table["level"].to_numpy(zero_copy_only=False).astype(str)
         tables = {}
         for level in levels:
             start, stop = np.searchsorted(names, level, "left"), np.searchsorted(names, level, "right")
             tables[level] = _LevelTable.from_sorted(table.slice(start, stop - start))
-        return cls(levels, tables)
+        return cls(levels, tables, process)
 
     def lookup(self, level: str, keys: pa.Array, nights: Nights) -> Evidence:
         """Return the evidence of `level` for each key (null = no key) as known at the cut of each night."""
@@ -198,7 +205,8 @@ def assemble(submissions: pa.Table, candidates: pa.Table, state: State, nights: 
     Returns:
         A table of n rows: `feature_names(levels)` (doubles, NaN = unknown, and strings, null = unknown), `num_devices`,
         `prior` (natural log of samples/s per device from the most specific history), `prior_level` (its index in
-        `PRIOR_LEVELS`, NaN = none) and `tier` (how much a prediction of this row rests on measurement).
+        `PRIOR_LEVELS`, NaN = none), `process_mean` and `process_sd` (what the Gaussian process makes of all history) and `tier`
+        (how much a prediction of this row rests on measurement).
     """
     count = submissions.num_rows
     if candidates.num_rows != count or len(nights) != count:
@@ -213,6 +221,9 @@ def assemble(submissions: pa.Table, candidates: pa.Table, state: State, nights: 
         columns |= _level_features(level, known, log_peak)
     columns["num_devices"] = facts.number("num_devices")
     columns["prior"], columns["prior_level"] = _prior(evidence, log_peak)
+    columns["process_mean"], columns["process_sd"] = (
+        state.process.predict(submissions, candidates, nights) if state.process else (np.full(count, np.nan),) * 2
+    )
     columns["tier"] = pa.array(_tiers(evidence, log_peak), pa.string())
     return pa.table(columns)
 
@@ -227,7 +238,7 @@ def level_feature_names(level: str) -> tuple[str, ...]:
 def feature_names(levels: Levels) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Name the numeric and the categorical features, in the order in which a model takes them."""
     history = tuple(name for level in levels for name in level_feature_names(level))
-    return (*SUBMISSION_FEATURES, *CANDIDATE_FEATURES, *history, "prior", "prior_level"), CATEGORICAL_FEATURES
+    return (*SUBMISSION_FEATURES, *CANDIDATE_FEATURES, *history, "prior", "prior_level", *PROCESS_FEATURES), CATEGORICAL_FEATURES
 
 
 class _Facts:
@@ -336,7 +347,8 @@ def _tiers(evidence: Mapping[str, Evidence], log_peak: Floats) -> npt.NDArray[np
         return evidence[level].count > 0
 
     measured, learned, family, analytic, none = TIERS
-    guess = (seen("model") | np.isfinite(log_peak)) & (seen("model") | seen("hardware"))
+    # The process answers from specifications alone; without them something of model type or hardware must be known.
+    guess = seen("model") | seen("hardware") | np.isfinite(log_peak)
     return np.select(
         [seen("job_hardware"), seen("model_hardware"), seen("model_family"), guess],
         [measured, learned, family, analytic],

@@ -79,6 +79,7 @@ class ModelParams(_Frozen):
     feature_fraction: Annotated[float, Field(gt=0, le=1)]
     bagging_fraction: Annotated[float, Field(gt=0, le=1)]
     lambda_l2: Annotated[float, Field(ge=0)]
+    new_configuration_share: Share
     num_threads: Count
 
 

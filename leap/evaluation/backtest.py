@@ -129,17 +129,13 @@ class BacktestResult:
 def fit_with_intervals(predictor: Predictor, history: History, cut: np.datetime64, params: Params) -> Predictor:
     """Fit `predictor` on what was known at `cut`; LEAP's own takes its intervals from the newest nights before it.
 
-    For the intervals it is fitted twice: without those nights to see its errors on them, then with them.
+    Those are errors of twins that did not see them.
     """
-    known = history.known_at(cut, params.model.training_window_days)
+    known = history.examples(history.known_at(cut, params.model.training_window_days), cut)
+    predictor.fit(known)
     if isinstance(predictor, GbdtPredictor):
-        newest = window(history, known, params.validation.calibration_nights, params.validation.min_attempts)
-        if newest.any() and (known & ~newest).any():
-            start = history.night[newest].min()
-            earlier = history.known_at(start, params.model.training_window_days)
-            if np.isfinite(history.features["prior"].to_numpy()[earlier]).any():
-                predictor.fit(history.examples(earlier, start)).calibrate(history.examples(newest, cut))
-    return predictor.fit(history.examples(known, cut))
+        predictor.calibrate(known, params.validation.calibration_nights)
+    return predictor
 
 
 def window(history: History, among: Rows, nights: int, min_attempts: int) -> Rows:

@@ -1,11 +1,13 @@
-"""LEAP's own predictor: gradient-boosted trees that correct the most specific history a job has.
+"""LEAP's own predictor: gradient-boosted trees that correct what a Gaussian process makes of all history.
 
 What lives here: encoding of assembled features, training, intervals by tier, and the model as text (`booster.txt`,
 `encoder.json`). What does not: which facts are features (`leap.features`), scoring rules and gates (`leap.evaluation`,
 `leap.promotion`).
 
-The target is the log of throughput per device less the prior; values of history enter relative to the prior too, so that the
-trees learn *when to trust which history* instead of the magnitude of each job. Categories are numbered by the encoder; one that
+The target is the log of throughput per device less the base: the mean of the process, or the prior where there is no process.
+Values of history enter relative to the base too, so that the trees learn *when to trust which history* instead of the magnitude
+of each job. Where the exact model type, hardware type and device count were seen before, the correction is taken whole; elsewhere
+a share of it, as the trees have then little to go by. Categories are numbered by the encoder; one that
 training never saw is missing, never another's number.
 """
 
@@ -29,11 +31,13 @@ from leap.features import Levels, feature_names, level_feature_names
 from leap.params import ModelParams
 from leap.predictors import Examples, Floats, Prediction
 
-ENCODER_VERSION = 1
+ENCODER_VERSION = 2
 MIN_TIER_RESIDUALS = 30  # a tier with fewer held-out errors borrows its interval from another
+ENOUGH_TIER_RESIDUALS = 300  # the newest so many held-out errors of a tier tell its interval; older ones are left out
+CALIBRATION_FOLDS = (1, 4, 16)  # held-out errors are of the newest nights, of so many times as many, and so on
 WIDENING = 1.5
-# A tier that no held-out error speaks for is not trusted to be better than this, in log units (a factor of about 1.65).
-UNKNOWN_HALF_WIDTH = 0.5
+# A tier that no held-out error speaks for is not trusted to be better than this many standard deviations of the process.
+UNKNOWN_HALF_WIDTH = 2.0
 
 
 @dataclass(frozen=True)
@@ -42,19 +46,15 @@ class Encoder:
 
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]
-    relative: tuple[str, ...]  # numeric features taken relative to the prior
+    relative: tuple[str, ...]  # numeric features taken relative to the base
     categories: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def fit(cls, features: pa.Table, levels: Levels) -> Encoder:
         """Learn the categories of `features`, in sorted order so that the same data gives the same numbers."""
         numeric, categorical = feature_names(levels)
-        relative = tuple(
-            name
-            for level in levels
-            for name in level_feature_names(level)
-            if name.endswith(("_last", "_median")) and name in numeric
-        )
+        relative = tuple(name for level in levels for name in level_feature_names(level) if name.endswith(("_last", "_median")))
+        relative = (*relative, "prior")
         categories = {
             name: tuple(sorted(value for value in pc.unique(features[name]).to_pylist() if value is not None))
             for name in categorical
@@ -68,12 +68,12 @@ class Encoder:
 
     def transform(self, features: pa.Table) -> Floats:
         """Give the matrix, shape (n, len(names)), whatever the order of the table's columns; NaN = unknown."""
-        prior = features["prior"].to_numpy()
+        level = base(features)
         matrix = np.empty((features.num_rows, len(self.numeric) + len(self.categorical)), dtype=np.float64)
         relative = frozenset(self.relative)
         for position, name in enumerate(self.numeric):
             values = features[name].to_numpy()
-            matrix[:, position] = values - prior if name in relative else values
+            matrix[:, position] = values - level if name in relative else values
         for position, name in enumerate(self.categorical, start=len(self.numeric)):
             codes = pc.index_in(features[name], value_set=pa.array(self.categories[name], pa.string()), skip_nulls=True)
             matrix[:, position] = pc.cast(codes, pa.float64()).to_numpy()
@@ -119,17 +119,22 @@ class GbdtPredictor:
         self.half_widths: dict[str, tuple[float, float]] = {}
 
     def fit(self, examples: Examples) -> Self:
-        """Train on the examples that have a prior; the others tell nothing about when to trust history."""
-        known = np.isfinite(examples.features["prior"].to_numpy()) & np.isfinite(examples.target)
-        examples = examples.take(known)
+        """Train on the examples that have a base; the others tell nothing about when to trust history.
+
+        Attempts that were alike in all that was known count once, by their middle target, and weigh as the root of their number:
+        the repeats of one job tell less than as many jobs.
+        """
+        examples = examples.take(np.isfinite(base(examples.features)) & np.isfinite(examples.target))
         if not len(examples.target):
             raise ValueError("no example has any history before its own night; LEAP needs two nights with attempts at least")
         self.encoder = Encoder.fit(examples.features, self._levels)
         matrix = self.encoder.transform(examples.features)
+        residual = examples.target - base(examples.features)
+        first, group, count = _alike(np.column_stack([matrix, examples.age_days]))
         data = lgb.Dataset(
-            matrix,
-            label=examples.target - examples.features["prior"].to_numpy(),
-            weight=np.exp2(-examples.age_days / self._params.half_life_days),
+            matrix[first],
+            label=_medians(residual, group, count),
+            weight=np.sqrt(count) * np.exp2(-examples.age_days[first] / self._params.half_life_days),
             feature_name=self.encoder.names,
             categorical_feature=list(self.encoder.categorical),
             params={"verbosity": -1, "max_bin": 255},
@@ -137,29 +142,69 @@ class GbdtPredictor:
         self.booster = lgb.train(self._booster_params(), data, num_boost_round=self._params.num_boost_round)
         return self
 
-    def calibrate(self, examples: Examples) -> Self:
-        """Take the interval of each tier from the errors on examples that `fit` did not see."""
-        prediction = self.predict(examples.features)
-        error = examples.target - prediction.p50
-        self.half_widths = calibrate_half_widths(error, prediction.tier, self._interval)
+    def calibrate(self, examples: Examples, nights: int) -> Self:
+        """Take the interval of each tier from errors that were made before their labels were known.
+
+        The newest `nights` of the examples are predicted by a twin that learned from the older ones; so are the nights before
+        them, by older twins, for the tiers that the newest tell too little of.
+        """
+        ages = np.unique(examples.age_days)
+        errors: list[Floats] = []
+        scales: list[Floats] = []
+        tiers: list[npt.NDArray[np.str_]] = []
+        newest = 0
+        for fold in CALIBRATION_FOLDS:
+            oldest = min(nights * fold, len(ages) // 2)
+            if oldest <= newest:
+                break
+            held_out = (examples.age_days >= ages[newest]) & (examples.age_days < ages[oldest])
+            before = examples.take(examples.age_days >= ages[oldest])
+            if not (np.isfinite(base(before.features)) & np.isfinite(before.target)).any():
+                break
+            twin = GbdtPredictor(self._params, self._levels, self._interval, self._seed).fit(before)
+            asked = examples.take(held_out)
+            answer = twin.predict(asked.features)
+            # Newest first, so that a tier's interval is of its newest errors.
+            order = np.argsort(asked.age_days, kind="stable")
+            errors.append((asked.target - answer.p50)[order])
+            scales.append(_scale(asked.features)[order])
+            tiers.append(answer.tier[order])
+            newest = oldest
+        if errors:
+            self.half_widths = calibrate_half_widths(
+                np.concatenate(errors) / np.concatenate(scales), np.concatenate(tiers), self._interval
+            )
         return self
 
     def predict(self, features: pa.Table) -> Prediction:
-        """Predict n rows; NaN and tier `none` where a row has no history at all."""
-        if self.booster is None or self.encoder is None:
-            raise ValueError("predict before fit: train the model, or load one with GbdtPredictor.load")
-        prior = features["prior"].to_numpy()
+        """Predict n rows; NaN and tier `none` where nothing is known of model type and hardware."""
+        level, correction = self.base_and_correction(features)
         tier = np.asarray(features["tier"].to_numpy(zero_copy_only=False), dtype=np.str_)
-        tier = np.where(np.isfinite(prior), tier, Tier.NONE.value)
-        if features.num_rows:
-            correction = self.booster.predict(self.encoder.transform(features), num_threads=self._params.num_threads)
-        else:
-            correction = np.empty(0)
-        p50 = prior + np.asarray(correction, dtype=np.float64)
+        known = np.isfinite(level) & (tier != Tier.NONE.value)
+        tier = np.where(known, tier, Tier.NONE.value)
+        p50 = np.where(known, level + correction, np.nan)
+        scale = _scale(features)
         low, high = (
-            np.select([tier == name for name in TIERS], [self._half_width(name)[side] for name in TIERS]) for side in (0, 1)
+            scale * np.select([tier == name for name in TIERS], [self._half_width(name)[side] for name in TIERS])
+            for side in (0, 1)
         )
         return Prediction(p50 - low, p50, p50 + high, tier)
+
+    def base_and_correction(self, features: pa.Table) -> tuple[Floats, Floats]:
+        """Give the two parts of p50, in natural logs, shape (n,): what the trees start from, and what they add."""
+        if self.booster is None or self.encoder is None:
+            raise ValueError("predict before fit: train the model, or load one with GbdtPredictor.load")
+        level = base(features)
+        if not features.num_rows:
+            return level, np.empty(0)
+        correction = self.booster.predict(self.encoder.transform(features), num_threads=self._params.num_threads)
+        return level, np.asarray(correction, dtype=np.float64) * self.share_of_correction(features)
+
+    def share_of_correction(self, features: pa.Table) -> Floats:
+        """Give the share of the trees' correction that is taken, shape (n,): 1 where the configuration was seen before."""
+        seen = np.nan_to_num(features["exact_log_count"].to_numpy()) > 0
+        whole = seen | ~np.isfinite(features["process_mean"].to_numpy())
+        return np.where(whole, 1.0, self._params.new_configuration_share)
 
     def feature_importance(self) -> dict[str, float]:
         """Give each feature's share of the total gain, largest first."""
@@ -230,19 +275,52 @@ class GbdtPredictor:
         return self.half_widths.get(tier, (UNKNOWN_HALF_WIDTH, UNKNOWN_HALF_WIDTH))
 
 
+def base(features: pa.Table) -> Floats:
+    """Give what the trees correct, shape (n,): the mean of the process, else the prior; NaN where nothing was known."""
+    mean = features["process_mean"].to_numpy()
+    return np.asarray(np.where(np.isfinite(mean), mean, features["prior"].to_numpy()))
+
+
+def _scale(features: pa.Table) -> Floats:
+    """Give by how much the errors of a row are expected to be larger than another's of the same tier, shape (n,)."""
+    deviation = features["process_sd"].to_numpy()
+    return np.asarray(np.where(np.isfinite(deviation), np.maximum(deviation, 0.02), 0.1))
+
+
+def _alike(rows: Floats) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Group equal rows: the first row of each group in the order of the rows, the group of each row, and the size of each."""
+    bits = np.ascontiguousarray(rows).view(np.uint64)
+    factors = np.random.default_rng(0).integers(1, 2**63, size=rows.shape[1], dtype=np.uint64) | np.uint64(1)
+    with np.errstate(over="ignore"):
+        mixed = (bits ^ (bits >> np.uint64(29))) * factors
+        keys = (mixed ^ (mixed >> np.uint64(32))).sum(axis=1, dtype=np.uint64)
+    _, first, group, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return first[order], place[group.ravel()], count[order]
+
+
+def _medians(values: Floats, group: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> Floats:
+    """Give the median of each group's values, shape (groups,)."""
+    ordered = values[np.lexsort((values, group))]
+    start = np.concatenate([[0], np.cumsum(count)[:-1]])
+    return np.asarray((ordered[start + (count - 1) // 2] + ordered[start + count // 2]) / 2)
+
+
 def calibrate_half_widths(
     error: Floats, tier: npt.NDArray[np.str_], interval: float, tiers: Sequence[str] = TIERS
 ) -> dict[str, tuple[float, float]]:
     """Give how far below and above p50 each tier's labels fell, so that `interval` of them lie between.
 
-    `error` is label less prediction in log units, shape (n,), NaN = no answer. A tier with too few errors takes the widths of the
-    next stronger tier that has them, widened, since it rests on less; else those of the next weaker one. Split conformal
-    prediction (Lei et al. 2018), signed, by tier.
+    `error` is label less prediction in units of each row's scale, newest first, shape (n,), NaN = no answer. A tier with too few
+    errors takes the widths of the next stronger tier that has them, widened, since it rests on less; else those of the next
+    weaker one. Split conformal prediction (Lei et al. 2018), signed, by tier.
     """
     tail = (1 - interval) / 2
     measured: dict[int, tuple[float, float]] = {}
     for place, name in enumerate(tiers):
-        errors = error[(tier == name) & np.isfinite(error)]
+        errors = error[(tier == name) & np.isfinite(error)][:ENOUGH_TIER_RESIDUALS]
         if len(errors) >= MIN_TIER_RESIDUALS:
             rank = min(1.0, (1 - tail) * (len(errors) + 1) / len(errors))
             low, high = float(np.quantile(-errors, rank)), float(np.quantile(errors, rank))

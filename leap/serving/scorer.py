@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 
 from leap.contracts import CANDIDATE_SCHEMA, HARDWARE_SCHEMA, SUBMISSION_SCHEMA, JobSubmission
 from leap.features import State, assemble
+from leap.gaussian_process import GaussianProcess
 from leap.params import RankingParams
 from leap.predictors.gbdt import GbdtPredictor
 from leap.ranking import rank_jobs, with_ranking_ids
 
-BUNDLE_FILES = ("booster.txt", "encoder.json", "model.json", "state.parquet", "candidates.parquet")
+BUNDLE_FILES = ("booster.txt", "encoder.json", "model.json", "state.parquet", "process.parquet", "candidates.parquet")
 NOT_OFFERED = "not in the job's eligible list"
 UNKNOWN_JOB_KEY = "submission"
 
@@ -73,14 +74,18 @@ class BundleFacts:
         )
 
 
-def write_bundle(folder: Path, predictor: GbdtPredictor, state: pa.Table, offers: pa.Table, facts: BundleFacts) -> None:
+def write_bundle(
+    folder: Path, predictor: GbdtPredictor, state: pa.Table, process: pa.Table, offers: pa.Table, facts: BundleFacts
+) -> None:
     """Write a bundle into an existing folder.
 
-    `state` has the columns of `marts.state_current`, `offers` has `OFFER_COLUMNS`, one row per hardware type and pool.
+    `state` has the columns of `marts.state_current`, `process` those of `GaussianProcess.at` the cut, `offers` `OFFER_COLUMNS`:
+    one row per hardware type and pool.
     """
     predictor.save(folder)
     (folder / "model.json").write_text(json.dumps(facts.to_json(), indent=1, sort_keys=True), encoding="utf-8")
     pq.write_table(state, folder / "state.parquet", compression="zstd")
+    pq.write_table(process, folder / "process.parquet", compression="zstd")
     pq.write_table(offers.select(list(OFFER_COLUMNS)), folder / "candidates.parquet", compression="zstd")
 
 
@@ -99,7 +104,11 @@ class Scorer:
         facts = BundleFacts.from_json(json.loads((folder / "model.json").read_text(encoding="utf-8")))
         return cls(
             predictor=GbdtPredictor.load(folder),
-            state=State.from_table(pq.read_table(folder / "state.parquet"), facts.levels),
+            state=State.from_table(
+                pq.read_table(folder / "state.parquet"),
+                facts.levels,
+                GaussianProcess.from_table(pq.read_table(folder / "process.parquet")),
+            ),
             offers=pq.read_table(folder / "candidates.parquet"),
             facts=facts,
         )

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from leap.evaluation.metrics import Scorecard
 from leap.evaluation.plots import plot_importance, plot_predicted_over_label, plot_scores
+from leap.gaussian_process import GaussianProcess
 from leap.params import Params
 from leap.promotion import Verdict
 from leap.serving.reader import SnapshotReader
@@ -75,7 +76,8 @@ def write_challenger(folder: NightFolder, result: TrainingResult, dataset: Datas
         levels=dict(params.features.state_levels),
     )
     offers = offers.sort_by([("hardware_type", "ascending"), ("pool", "ascending")])
-    write_bundle(bundle, result.challenger, dataset.table("state_current"), offers, facts)
+    process = GaussianProcess.from_examples(dataset.table("training_examples")).at(facts.cut)
+    write_bundle(bundle, result.challenger, dataset.table("state_current"), process, offers, facts)
     return bundle
 
 

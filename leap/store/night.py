@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from leap.evaluation.backtest import History, training_matrix
 from leap.features import State
+from leap.gaussian_process import GaussianProcess
 from leap.params import Params
 from leap.sources.admission import EARLIEST
 from leap.store.datasets import Dataset, export, open_dataset
@@ -153,7 +154,9 @@ def load_history(dataset: Dataset, params: Params) -> History:
         raise NightStepMissing(
             f"dataset {dataset.id} has no history of level {', '.join(absent)}; run `leap nightly` with these params first"
         )
-    matrix = training_matrix(dataset.table("training_examples"), State.from_table(table, params.features.state_levels))
+    examples = dataset.table("training_examples")
+    process = GaussianProcess.from_examples(examples)
+    matrix = training_matrix(examples, State.from_table(table, params.features.state_levels, process))
     return History.from_matrix(matrix, with_possible_start(dataset.table("quarantine")))
 
 

@@ -21,6 +21,7 @@ PARAMS = ModelParams(
     feature_fraction=1.0,
     bagging_fraction=1.0,
     lambda_l2=0.1,
+    new_configuration_share=0.5,
     num_threads=1,
 )
 
@@ -49,7 +50,7 @@ def examples(state_table, levels) -> Examples:
         np.full(count, np.datetime64("2024-01-03")),
     )
     target = np.where(hardware == "H100", 3.0, 2.0) + 0.3 * np.log(batch / 64) + rng.normal(0, 0.01, count)
-    return Examples(features, target, np.zeros(count))
+    return Examples(features, target, rng.integers(1, 40, count).astype(float))
 
 
 def test_it_learns_what_history_alone_does_not_tell(examples, levels):
@@ -93,7 +94,7 @@ def test_a_row_without_any_history_gets_no_answer(examples, state_table, levels)
 
 def test_a_model_read_back_from_text_predicts_the_same(examples, levels, tmp_path):
     # given
-    model = predictor(levels).fit(examples).calibrate(examples)
+    model = predictor(levels).fit(examples).calibrate(examples, 15)
     model.save(tmp_path)
     # when
     again = GbdtPredictor.load(tmp_path)
@@ -138,3 +139,44 @@ def test_fitting_on_no_history_is_an_error_that_says_so(state_table, levels):
     )
     with pytest.raises(ValueError, match="two nights"):
         predictor(levels).fit(Examples(features, np.array([1.0]), np.array([0.0])))
+
+
+def test_where_a_configuration_was_never_seen_a_share_of_the_correction_is_taken(examples, levels):
+    # given: the same rows, with a process that answers, once with exact history and once without
+    def given(name: str, values: float) -> pa.Table:
+        place = examples.features.column_names.index(name)
+        return features.set_column(place, name, pa.array(np.full(features.num_rows, values)))
+
+    features = examples.features
+    features = given("process_mean", 2.5)
+    features = given("process_sd", 0.1)
+    model = predictor(levels).fit(Examples(features, examples.target, examples.age_days))
+    # when
+    level, whole = model.base_and_correction(given("exact_log_count", np.log(3)))
+    _, part = model.base_and_correction(given("exact_log_count", np.nan))
+    # then
+    np.testing.assert_array_equal(level, np.full(features.num_rows, 2.5))
+    np.testing.assert_allclose(part, 0.5 * whole)
+    np.testing.assert_allclose(model.predict(given("exact_log_count", np.nan)).p50, 2.5 + part)
+
+
+def test_repeats_of_one_job_are_one_example_that_weighs_as_the_root_of_their_number(examples, levels):
+    rows = np.concatenate([np.zeros(9, dtype=int), np.arange(len(examples.target))])
+    target = examples.target[rows]
+    repeated = Examples(examples.features.take(pa.array(rows)), target, examples.age_days[rows])
+    shuffled = np.random.default_rng(0).permutation(len(rows))
+    again = Examples(repeated.features.take(pa.array(shuffled)), target[shuffled], repeated.age_days[shuffled])
+    # the order of rows decides nothing but the order of sums
+    one, two = (predictor(levels).fit(each).predict(examples.features).p50 for each in (repeated, again))
+    np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+def test_intervals_come_from_errors_that_the_model_did_not_learn_from(examples, levels):
+    # given: labels that no feature tells, so that a model is right only on what it has learned by heart
+    rng = np.random.default_rng(5)
+    noise = Examples(examples.features, examples.target + rng.normal(0, 0.5, len(examples.target)), examples.age_days)
+    model = predictor(levels).fit(noise).calibrate(noise, 15)
+    # then: fresh labels fall into the interval as often as promised
+    answer = model.predict(examples.features)
+    fresh = examples.target + rng.normal(0, 0.5, len(examples.target))
+    assert np.mean((answer.p10 <= fresh) & (fresh <= answer.p90)) == pytest.approx(0.8, abs=0.08)

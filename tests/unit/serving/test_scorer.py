@@ -10,6 +10,7 @@ import pytest
 
 from leap.contracts import JobSubmission
 from leap.features import State, assemble
+from leap.gaussian_process import POINT_SCHEMA
 from leap.params import ModelParams, RankingParams
 from leap.predictors import Examples
 from leap.predictors.gbdt import GbdtPredictor
@@ -18,6 +19,11 @@ from leap.serving.scorer import OFFER_COLUMNS, BundleFacts, Scorer, SubmissionEr
 from pipelines.commands.rank import _answer_of
 
 CUT = np.datetime64("2024-02-01")
+
+
+def no_points() -> pa.Table:
+    """A process that knows nothing, so that the model stands on history alone."""
+    return POINT_SCHEMA.append(pa.field("process_weight", pa.float64())).empty_table()
 
 
 @pytest.fixture
@@ -53,6 +59,7 @@ def scorer(tmp_path, state_table, levels) -> Scorer:
         feature_fraction=1,
         bagging_fraction=1,
         lambda_l2=0,
+        new_configuration_share=0.5,
         num_threads=1,
     )
     target = np.where(hardware == "H100", 3.1, 2.1) + rng.normal(0, 0.01, 200)
@@ -73,7 +80,7 @@ def scorer(tmp_path, state_table, levels) -> Scorer:
     facts = BundleFacts(
         "7", CUT, RankingParams(active_days=1, hardware_seen_days=1, near_best_share=0.05, price_list="list"), dict(levels)
     )
-    write_bundle(tmp_path, predictor, state, offers, facts)
+    write_bundle(tmp_path, predictor, state, no_points(), offers, facts)
     return Scorer.load(tmp_path)
 
 
