@@ -211,7 +211,7 @@ class GaussianProcess:
                 found[some] = np.einsum("ij,j->i", covariance, weights)
                 explained = (covariance**2 / (_TOTAL_VARIANCE + noise)).max(axis=1)
                 spread[some] = np.sqrt(np.maximum(_TOTAL_VARIANCE - explained, 0.0))
-        # A factor of more points rounds otherwise in its last digits: training and scoring should see the same number nearly always.
+        # A factor of more points rounds otherwise in its last digits: training and scoring should see the same number.
         return np.round(found[inverse], 6), np.round(spread[inverse], 6)
 
     def _by_night(self, nights: Nights) -> Iterator[tuple[Integers, Floats]]:

@@ -6,7 +6,7 @@ datasets and drawing plots (`pipelines`), the score itself (`metrics.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from leap.contracts import CANDIDATE_SCHEMA, SUBMISSION_SCHEMA, Outcome
+from leap.evaluation.compare import Difference, SliceScore, paired_difference, slice_scores, within
 from leap.evaluation.metrics import Scorecard, score
 from leap.features import Nights, State, assemble
 from leap.params import Params
@@ -24,6 +25,10 @@ from leap.predictors.lookup import LookupTable
 
 Rows = npt.NDArray[np.bool_]
 NightProgress = Callable[[np.datetime64, int, int], None]
+
+
+# The newest nights that have runs are kept for the final score of a model.
+FINAL_NIGHTS = 30
 
 
 class NothingToScoreError(ValueError):
@@ -119,11 +124,17 @@ class History:
 
 @dataclass(frozen=True)
 class BacktestResult:
-    """The scorecards of each predictor over all nights, and the share within 10% of each night."""
+    """The scorecards of each predictor over all nights and of each night.
+
+    `over_lookup` is the paired difference of each other predictor to the lookup table within 10%, over the whole denominator;
+    `slices` leave out the attempts whose label is in quarantine, of which little is known.
+    """
 
     nights: Nights
     scorecards: dict[str, Scorecard]
     by_night: dict[str, list[Scorecard]]
+    over_lookup: dict[str, Difference]
+    slices: list[SliceScore]
 
 
 def fit_with_intervals(predictor: Predictor, history: History, cut: np.datetime64, params: Params) -> Predictor:
@@ -162,17 +173,20 @@ def backtest(
     history: History,
     params: Params,
     *,
-    nights: int,
+    nights: int | None,
     end: np.datetime64 | None,
+    skip_first: int = 0,
     makers: Sequence[Callable[[], Predictor]] | None = None,
     progress: NightProgress = lambda _night, _done, _total: None,
 ) -> BacktestResult:
     """Retrain each predictor at the cut of each of the last `nights` nights that have runs, up to and with `end`.
 
+    `nights` None takes all of them but the `skip_first` first.
+
     Raises NothingToScoreError where no such night exists.
     """
     makers = default_predictors(params) if makers is None else makers
-    chosen = _choose_nights(history, nights, end)
+    chosen = _choose_nights(history, nights, end, skip_first)
     predictions: dict[str, list[Prediction]] = {}
     rows_by_night = [np.flatnonzero(history.is_scored & (history.night == night)) for night in chosen]
     for done, (night, rows) in enumerate(zip(chosen, rows_by_night, strict=True)):
@@ -184,18 +198,20 @@ def backtest(
             predictions.setdefault(predictor.name, []).append(answer)
     progress(chosen[-1], len(chosen), len(chosen))
     all_rows = np.concatenate(rows_by_night)
+    whole = {name: _concatenate(answers) for name, answers in predictions.items()}
+    over_lookup, slices = _compare(history, all_rows, whole, history.unlabelled_jobs(chosen), params.seed)
     return BacktestResult(
         nights=chosen,
         scorecards={
             name: score(
                 name,
                 history.target[all_rows],
-                _concatenate(answers),
+                whole[name],
                 history.job[all_rows],
                 seed=params.seed,
                 unlabelled_jobs=history.unlabelled_jobs(chosen),
             )
-            for name, answers in predictions.items()
+            for name in predictions
         },
         by_night={
             name: [
@@ -211,7 +227,43 @@ def backtest(
             ]
             for name, answers in predictions.items()
         },
+        over_lookup=over_lookup,
+        slices=slices,
     )
+
+
+def end_before_final(history: History) -> np.datetime64:
+    """Give the last night that may be looked at while a model is made: the `FINAL_NIGHTS` newest are for the final score.
+
+    Where there are few nights at all, half of them. Raises NothingToScoreError where there is none.
+    """
+    nights = history.scored_nights()
+    if not len(nights):
+        raise NothingToScoreError("the dataset has no attempt that succeeded; ingest logs and run `leap nightly` first")
+    held_back = min(FINAL_NIGHTS, len(nights) // 2)
+    return np.datetime64(nights[len(nights) - 1 - held_back], "D")
+
+
+def _compare(
+    history: History, rows: npt.NDArray[np.int64], answers: Mapping[str, Prediction], unlabelled: npt.NDArray[np.str_], seed: int
+) -> tuple[dict[str, Difference], list[SliceScore]]:
+    """Compare each predictor with the lookup table, over all and by slice."""
+    target, job = history.target[rows], history.job[rows]
+    features = history.features.take(pa.array(rows))
+    exact = np.nan_to_num(features["exact_log_count"].to_numpy()) > 0
+    axes = {"exact history": np.where(exact, "yes", "no")}
+    axes |= {name: _names(pc.fill_null(features[name], "unknown")) for name in ("hardware_type", "model_type", "team")}
+    lookup = answers.get(LookupTable.name)
+    nothing = np.zeros(len(unlabelled), dtype=bool)
+    jobs = np.concatenate([job, unlabelled])
+    over_lookup, slices = {}, []
+    for name, answer in answers.items():
+        by_tier = axes | {"tier": answer.tier}
+        slices += slice_scores(name, target, answer.p50, None if lookup is None else lookup.p50, job, by_tier, seed=seed)
+        if lookup is not None and name != LookupTable.name:
+            ours, theirs = (np.concatenate([within(target, each.p50, 0.10), nothing]) for each in (answer, lookup))
+            over_lookup[name] = paired_difference(ours, theirs, jobs, seed=seed)
+    return over_lookup, slices
 
 
 def days(column: pa.ChunkedArray) -> Nights:
@@ -228,15 +280,15 @@ def _answer(predictor: Predictor, history: History, night: np.datetime64, params
     return fit_with_intervals(predictor, history, night, params).predict(features)
 
 
-def _choose_nights(history: History, count: int, end: np.datetime64 | None) -> Nights:
-    nights = history.scored_nights()
+def _choose_nights(history: History, count: int | None, end: np.datetime64 | None, skip_first: int) -> Nights:
+    nights = history.scored_nights()[skip_first:]
     if end is not None:
         nights = nights[nights <= end]
     if not len(nights):
         span = history.scored_nights()
         known = f"attempts run from {span[0]} to {span[-1]}" if len(span) else "the dataset has no attempt that succeeded"
         raise NothingToScoreError(f"no night with runs up to {end}: {known}; choose another --end")
-    return nights[-count:]
+    return nights if count is None else nights[-count:]
 
 
 def _concatenate(answers: Sequence[Prediction]) -> Prediction:

@@ -139,7 +139,7 @@ class GbdtPredictor:
             categorical_feature=list(self.encoder.categorical),
             params={"verbosity": -1, "max_bin": 255},
         )
-        self.booster = lgb.train(self._booster_params(), data, num_boost_round=self._params.num_boost_round)
+        self.booster = lgb.train(self._booster_params(len(first)), data, num_boost_round=self._params.num_boost_round)
         return self
 
     def calibrate(self, examples: Examples, nights: int) -> Self:
@@ -253,15 +253,17 @@ class GbdtPredictor:
         }
         return {"booster.txt": self.booster.model_to_string(), "encoder.json": json.dumps(encoder, indent=1, sort_keys=True)}
 
-    def _booster_params(self) -> dict[str, Any]:
+    def _booster_params(self, examples: int) -> dict[str, Any]:
         params = self._params
+        # LightGBM fails where the share of a few examples is less than one.
+        bagging_fraction = params.bagging_fraction if examples * params.bagging_fraction >= 1 else 1.0
         return {
             "objective": "regression_l1",
             "learning_rate": params.learning_rate,
             "num_leaves": params.num_leaves,
             "min_data_in_leaf": params.min_data_in_leaf,
             "feature_fraction": params.feature_fraction,
-            "bagging_fraction": params.bagging_fraction,
+            "bagging_fraction": bagging_fraction,
             "bagging_freq": 1,
             "lambda_l2": params.lambda_l2,
             "num_threads": params.num_threads,

@@ -15,6 +15,7 @@ from leap.evaluation.backtest import (
     NothingToScoreError,
     backtest,
     default_predictors,
+    end_before_final,
     fit_with_intervals,
     training_matrix,
     window,
@@ -179,6 +180,22 @@ def test_a_night_with_nothing_to_learn_from_is_a_miss_and_no_crash(state_table, 
     assert result.scorecards["leap"].n == 1
     assert result.scorecards["leap"].answered == 0.0
     assert result.scorecards["lookup"].within_10 == 0.0
+
+
+def test_the_newest_nights_are_kept_for_the_final_score(state):
+    many = history_of([example(f"a{number}", number, 1.0) for number in range(80)], state)
+    assert end_before_final(many) == many.scored_nights()[49]
+    few = history_of([example(f"a{number}", number, 1.0) for number in range(9)], state)
+    assert end_before_final(few) == few.scored_nights()[4]
+
+
+def test_all_nights_but_the_first_and_the_last_are_scored_beside_the_table(state, params):
+    rows = [example(f"a{number}", number, 1.0) for number in range(8)]
+    result = backtest(history_of(rows, state), params, nights=None, skip_first=2, end=np.datetime64(day(5), "D"))
+    assert result.nights.tolist() == [day(number) for number in range(2, 6)]
+    assert set(result.over_lookup) == {"leap"}
+    assert {part.axis for part in result.slices} == {"exact history", "hardware_type", "model_type", "team", "tier"}
+    assert sum(part.n for part in result.slices if (part.predictor, part.axis) == ("leap", "team")) == 4
 
 
 def test_an_end_before_all_runs_is_an_error_that_names_the_span(state, params):
