@@ -30,12 +30,13 @@ from leap.sources.mlperf_files import (
     stream_files,
 )
 from leap.sources.mlperf_labels import (
+    Label,
     Reported,
     Samples,
-    disagreement,
+    choose_label,
     model_type,
+    readings,
     reported_throughput,
-    samples_trained,
 )
 from leap.sources.mlperf_log import COUNTERS, LAUNCH_SETTINGS, Event, RunLog, as_number, as_text, read_log
 from leap.sources.mlperf_systems import System, choose_framework, read_system
@@ -88,7 +89,7 @@ class _Run:
     path: ResultPath
     model: str
     log: RunLog
-    samples: Samples | None
+    readings: tuple[Samples, ...]
     reported: Reported | None
     problem: Problem | None
     text: str
@@ -161,13 +162,13 @@ def _reject_source(source: Path, reason: str, sentence: str) -> dict[str, object
 def _read_run(name: str, path: ResultPath, content: IO[bytes]) -> _Run:
     first: list[bytes] = []
     log = read_log(_keep_first(content, first))
-    model = model_type(path.benchmark, log)
+    model = model_type(path.benchmark, log, path.round)
     run = _Run(
         file=name,
         path=path,
         model=model,
         log=log,
-        samples=samples_trained(model, log),
+        readings=readings(model, log),
         reported=reported_throughput(model, log),
         problem=_problem_of(log),
         text=b"".join(first).decode("utf-8", "replace")[:_RECORD_CHARACTERS],
@@ -212,8 +213,9 @@ def _join(runs: Sequence[_Run], systems: dict[SystemPath, System], params: Inges
     rejects: list[dict[str, object]] = []
     for run in runs:
         system = systems.get(run.path.at) or System(problem=_missing_system(run.path.at))
-        row = _attempt(run, system)
-        problem = run.problem or _problem_with(run, system, row, params)
+        label = _label_of(run, system, params)
+        row = _attempt(run, system, label)
+        problem = run.problem or _problem_with(run, system, label, row)
         if problem is None:
             attempts.append(row)
         else:
@@ -228,32 +230,42 @@ def _missing_system(path: SystemPath) -> tuple[str, str]:
     )
 
 
-def _problem_with(run: _Run, system: System, row: dict[str, object], params: IngestParams) -> Problem | None:
+def _seconds(log: RunLog) -> float | None:
+    started_at, ended_at = _time_of(log.start), _time_of(log.stop)
+    return (ended_at - started_at).total_seconds() if started_at is not None and ended_at is not None else None
+
+
+def _label_of(run: _Run, system: System, params: IngestParams) -> Label | None:
+    seconds = _seconds(run.log)
+    if seconds is None or seconds <= 0:
+        return None
+    reported = run.reported if system.num_devices is not None else None
+    return choose_label(run.model, run.readings, reported, seconds, system.num_devices or 1, params.max_label_disagreement)
+
+
+def _problem_with(run: _Run, system: System, label: Label | None, row: dict[str, object]) -> Problem | None:
     line = run.log.stop.line if run.log.stop is not None else 0
     if system.problem is not None:
         return Problem(*system.problem)
-    if run.samples is None:
+    seconds = row["steady_seconds"]
+    if label is None and isinstance(seconds, float) and seconds > 0:
         sentence = f"no counter of {run.model} tells how many samples were trained on by run_stop, or the newest is far before it"
         return Problem("no-samples", sentence, line)
-    throughput = row["throughput"]
-    if run.reported is None or system.num_devices is None or not isinstance(throughput, float):
-        return None
-    ratio = disagreement(run.reported, throughput, system.num_devices, params.max_label_disagreement)
-    if ratio is None:
+    if label is None or label.ratio is None or run.reported is None:
         return None
     sentence = (
-        f"it reports a throughput of {run.reported.value:.6g} (the middle of its reports), {ratio:.3g} times the "
-        f"{throughput:.6g} samples/s of {run.samples.number:.10g} samples ({run.samples.how}) in {row['steady_seconds']} s; "
+        f"it reports a throughput of {run.reported.value:.6g} (the middle of its reports), {label.ratio:.3g} times the "
+        f"{row['throughput']:.6g} samples/s of {label.samples.number:.10g} samples ({label.samples.how}) in {seconds} s; "
         "neither is taken"
     )
     return Problem("label-disagrees", sentence, line)
 
 
-def _attempt(run: _Run, system: System) -> dict[str, object]:
+def _attempt(run: _Run, system: System, label: Label | None) -> dict[str, object]:
     """Make the row of `READ_SCHEMA`, with what is known of the run; columns without a value are left out."""
     path, settings = run.path, run.log.settings
     started_at, ended_at = _time_of(run.log.start), _time_of(run.log.stop)
-    seconds = (ended_at - started_at).total_seconds() if started_at is not None and ended_at is not None else None
+    seconds = _seconds(run.log)
     framework = choose_framework(system.frameworks, path.at.system, run.model)
     return {
         "source": SOURCE,
@@ -269,7 +281,7 @@ def _attempt(run: _Run, system: System) -> dict[str, object]:
         "known_at": ended_at,
         "outcome": _outcome(run.log),
         "cluster": SOURCE,
-        "team": path.at.submitter,
+        "team": path.at.submitter.casefold(),  # some change their spelling from round to round
         "model_type": run.model,
         "task": _TASKS.get(run.model),
         "framework": framework.name if framework is not None else None,
@@ -280,9 +292,9 @@ def _attempt(run: _Run, system: System) -> dict[str, object]:
         "optimizer": _lower(settings.get("opt_name")),
         "num_nodes": system.num_nodes,
         "num_devices": system.num_devices,
-        "config": _config(settings),
+        "config": _config(settings, system, label),
         "hardware_name": system.hardware_name,
-        "throughput": run.samples.number / seconds if run.samples is not None and seconds is not None and seconds > 0 else None,
+        "throughput": label.samples.number / seconds if label is not None and seconds is not None else None,
         "throughput_unit": ThroughputUnit.SAMPLES.value,
         "throughput_scope": ThroughputScope.JOB.value,
         "steady_seconds": seconds,
@@ -298,8 +310,12 @@ def _outcome(log: RunLog) -> str | None:
     return (Outcome.SUCCEEDED if succeeded else Outcome.FAILED).value
 
 
-def _config(settings: dict[str, object]) -> str:
-    """Give the other settings that are plain values as JSON with sorted keys; `division` says whether the model is free."""
+def _config(settings: dict[str, object], system: System, label: Label | None) -> str:
+    """Give the other settings that are plain values as JSON with sorted keys; `division` says whether the model is free.
+
+    ``cuda_version`` and the like are of the software stack. ``label_rule`` is a note on the label, no setting: there where a
+    rule of `choose_label` made it another.
+    """
     chosen = {
         key: value
         for key, value in settings.items()
@@ -310,6 +326,9 @@ def _config(settings: dict[str, object]) -> str:
     }
     if isinstance(division := settings.get("submission_division"), str):
         chosen["division"] = division
+    chosen |= system.software
+    if label is not None and label.rule is not None:
+        chosen["label_rule"] = label.rule
     return json.dumps(chosen, sort_keys=True)
 
 

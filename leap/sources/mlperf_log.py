@@ -1,7 +1,8 @@
 """One MLPerf Training result log as events: what was set before training, when it ran, what it counted, what it reported.
 
-What lives here: finding and decoding `:::MLLOG` lines (the format of the `mlperf_logging` package). What does not: what the
-counters mean for a benchmark (`mlperf_labels.py`), systems, files and archives (`mlperf.py`).
+What lives here: finding and decoding `:::MLLOG` lines (the format of the `mlperf_logging` package) and the `:::MLL` lines of
+round v0.6. What does not: what the counters mean for a benchmark (`mlperf_labels.py`), systems, files and archives
+(`mlperf.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 MARKER: Final = b":::MLLOG"
+
+# Both formats begin so; what follows tells them apart: ':::MLLOG {"key": ...}', ':::MLL 1558639121.123 run_start: {...}'.
+_MARKER: Final = b":::MLL"
+_OLD = re.compile(rb"\s+(\d+(?:\.\d+)?)\s+(\w+)\s*:\s*(\{.*)", re.DOTALL)
 
 # Kept after run_start; every other event of a running job (one per step in some logs) is skipped before JSON is parsed.
 COUNTERS: Final = frozenset(
@@ -108,27 +113,42 @@ def read_log(lines: Iterable[bytes]) -> RunLog:
     log = RunLog()
     began = False
     for number, line in enumerate(lines, start=1):
-        at = line.find(MARKER)
+        at = line.find(_MARKER)
         while at >= 0:
-            following = line.find(MARKER, at + len(MARKER))
-            piece = line[at + len(MARKER) : following if following >= 0 else len(line)]
+            following = line.find(_MARKER, at + len(_MARKER))
+            piece = line[at + len(_MARKER) : following if following >= 0 else len(line)]
             at = following
-            match = _KEY.search(piece)
-            if match is None:
+            found = _split(piece)
+            if found is None:
                 _count_bad(log, number)
                 continue
-            key = match[1].decode("utf-8", "replace")
-            if log.start is not None and not _is_wanted(key, piece, began):
+            if log.start is not None and not _is_wanted(found.key, piece, began):
                 log.events += 1
                 continue
-            event = _decode(piece, number)
+            event = _decode(found, number)
             if event is None:
                 _count_bad(log, number)
                 continue
             log.events += 1
-            began = began or key in _TRAINING_BEGAN
-            _take(log, key, event, began)
+            began = began or found.key in _TRAINING_BEGAN
+            _take(log, found.key, event, began)
     return log
+
+
+class _Piece(NamedTuple):
+    """What stands behind a marker; ``seconds`` is its time where the record has none of its own (round v0.6)."""
+
+    key: str
+    record: bytes
+    seconds: float | None = None
+
+
+def _split(piece: bytes) -> _Piece | None:
+    if piece.startswith(b"OG"):
+        match = _KEY.search(piece)
+        return _Piece(match[1].decode("utf-8", "replace"), piece[2:]) if match is not None else None
+    match = _OLD.match(piece)
+    return _Piece(match[2].decode("utf-8", "replace"), match[3], float(match[1])) if match is not None else None
 
 
 def _is_wanted(key: str, piece: bytes, began: bool) -> bool:
@@ -144,15 +164,15 @@ def _count_bad(log: RunLog, number: int) -> None:
     log.first_bad_line = log.first_bad_line or number
 
 
-def _decode(piece: bytes, number: int) -> Event | None:
+def _decode(piece: _Piece, number: int) -> Event | None:
     try:
-        record, _ = _DECODER.raw_decode(piece.decode("utf-8", "replace").lstrip())
+        record, _ = _DECODER.raw_decode(piece.record.decode("utf-8", "replace").lstrip())
     except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict):
         return None
     metadata = record.get("metadata")
-    time_ms = as_number(record.get("time_ms"))
+    time_ms = as_number(record.get("time_ms")) if piece.seconds is None else 1000 * piece.seconds
     return Event(
         line=number,
         time_ms=time_ms if time_ms is not None and time_ms > 0 else None,

@@ -18,11 +18,17 @@ from leap.hardware.names import HardwareResolver, read_aliases
 from leap.params import IngestParams
 from leap.sources import Progress, SourceError, no_progress
 from leap.sources.admission import Admission, admit
+from leap.sources.mlperf_checks import hold_to_roofline
 from leap.sources.readers import READERS
 from leap.store.warehouse import SliceCount, load, read
 
 _LOOKED_AT = 200_000
 _SHOWN_SLICES = 100
+
+# Jobs on the same hardware with the same model and device count differ by software and batch, seldom by more than this factor.
+FAR_FROM_GROUP = 2.0
+_FEWEST_JOBS = 3
+_SHOWN_JOBS = 20
 
 
 def ingest(
@@ -44,10 +50,13 @@ def ingest(
     """
     if kind not in READERS:
         raise SourceError(f"unknown kind of log {kind!r}; LEAP reads {', '.join(sorted(READERS))}: name a source as KIND=PATH")
-    resolver = read_resolver(seeds)
+    resolver, catalog = read_resolver(seeds), read_catalog(seeds / "hardware_types.csv")
     return load(
         connection,
-        _admitted(kind, paths, resolver, params, received_at, progress),
+        (
+            hold_to_roofline(admission, catalog.table)
+            for admission in _admitted(kind, paths, resolver, params, received_at, progress)
+        ),
         received_at=received_at,
         load_id=load_id,
     )
@@ -101,6 +110,62 @@ def reasons_text(reasons: Sequence[Reason]) -> str:
     """Say why records went to quarantine, a line for each reason; nothing where none did."""
     lines = [f"  {found.reason} {found.records}, the first: {' '.join(found.first.split())}" for found in reasons]
     return "\n".join(["new in quarantine:", *lines] if lines else [])
+
+
+class OffGroup(NamedTuple):
+    """A job whose middle throughput is `factor` times that of the jobs like it."""
+
+    job: str
+    attempts: int
+    factor: float
+
+
+def off_group(connection: duckdb.DuckDBPyConnection, load_ids: Sequence[str]) -> list[OffGroup]:
+    """List the jobs of these loads that are far from the median of their group, farthest first; nothing is done to them.
+
+    A group is all jobs with the same model type, hardware type, device count, unit and scope, at least three; far is a factor
+    of `FAR_FROM_GROUP` either way.
+    """
+    sql = """
+        with new as (
+            select distinct model_type, hardware_type, num_devices from raw.job_attempts where load_id in (select unnest($loads))
+        ),
+
+        jobs as (
+            select
+                model_type, hardware_type, num_devices, throughput_unit, throughput_scope,
+                coalesce(job_id, attempt_id) as job,
+                count(*) as attempts,
+                median(throughput) as throughput,
+                bool_or(load_id in (select unnest($loads))) as is_new
+            from raw.job_attempts semi join new using (model_type, hardware_type, num_devices)
+            group by all
+        ),
+
+        compared as (
+            select
+                job, attempts, is_new,
+                throughput / median(throughput) over same as factor,
+                count(*) over same as jobs
+            from jobs
+            window same as (partition by model_type, hardware_type, num_devices, throughput_unit, throughput_scope)
+        )
+
+        select job, attempts, factor from compared
+        where is_new and jobs >= $fewest and greatest(factor, 1 / factor) > $far
+        order by greatest(factor, 1 / factor) desc, job
+    """
+    bound = {"loads": list(load_ids), "fewest": _FEWEST_JOBS, "far": FAR_FROM_GROUP}
+    return [OffGroup(**row) for row in read(connection, sql, bound).to_pylist()]
+
+
+def off_group_text(found: Sequence[OffGroup]) -> str:
+    """Say which jobs are far from their group, at most `_SHOWN_JOBS` of them; nothing where none is."""
+    if not found:
+        return ""
+    lines = [f"  {each.job}: {each.factor:.2f} times, {each.attempts} attempts" for each in found[:_SHOWN_JOBS]]
+    more = [f"  and {len(found) - _SHOWN_JOBS} more"] if len(found) > _SHOWN_JOBS else []
+    return "\n".join(["far from the median of jobs with the same model, hardware and device count:", *lines, *more])
 
 
 def newest_attempts(connection: duckdb.DuckDBPyConnection) -> pa.Table:

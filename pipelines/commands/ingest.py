@@ -14,7 +14,7 @@ from pipelines.settings import Settings
 
 if TYPE_CHECKING:
     from leap.sources import Progress
-    from leap.store.ingest import Reason
+    from leap.store.ingest import OffGroup, Reason
     from leap.store.warehouse import SliceCount
 
 Paths = Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders.", show_default=False)]
@@ -59,7 +59,7 @@ def _ingest(kind: str, paths: Sequence[Path], json: bool) -> None:
     from leap.params import load_params
     from leap.store.home import night_lock
     from leap.store.ingest import ingest as load_logs
-    from leap.store.ingest import reasons_of
+    from leap.store.ingest import off_group, reasons_of
     from leap.store.warehouse import connect
     from pipelines.prepare import prepare_home
 
@@ -78,17 +78,18 @@ def _ingest(kind: str, paths: Sequence[Path], json: bool) -> None:
             load_id=load_id,
             progress=progress,
         )
-        reasons = reasons_of(connection, [load_id])
-    typer.echo(_as_json(counts, reasons) if json else _as_text(counts, reasons))
+        reasons, strangers = reasons_of(connection, [load_id]), off_group(connection, [load_id])
+    typer.echo(_as_json(counts, reasons, strangers) if json else _as_text(counts, reasons, strangers))
 
 
-def _as_json(counts: "Sequence[SliceCount]", reasons: "Sequence[Reason]") -> str:
+def _as_json(counts: "Sequence[SliceCount]", reasons: "Sequence[Reason]", strangers: "Sequence[OffGroup]") -> str:
     from dataclasses import asdict
 
     outcome = {
         "total": {name: sum(getattr(count, name) for count in counts) for name in _FIGURES},
         "slices": [asdict(count) for count in counts],
         "quarantine": [reason._asdict() for reason in reasons],
+        "far_from_group": [each._asdict() for each in strangers],
     }
     return json_format.dumps(outcome, indent=2)
 
@@ -96,10 +97,10 @@ def _as_json(counts: "Sequence[SliceCount]", reasons: "Sequence[Reason]") -> str
 _FIGURES = ("records_read", "kept", "quarantined", "duplicates")
 
 
-def _as_text(counts: "Sequence[SliceCount]", reasons: "Sequence[Reason]") -> str:
+def _as_text(counts: "Sequence[SliceCount]", reasons: "Sequence[Reason]", strangers: "Sequence[OffGroup]") -> str:
     from rich.table import Table
 
-    from leap.store.ingest import reasons_text
+    from leap.store.ingest import off_group_text, reasons_text
 
     table = Table(title="records by slice: read = kept + quarantined + duplicates", show_footer=True)
     table.add_column("slice", footer="all")
@@ -111,7 +112,7 @@ def _as_text(counts: "Sequence[SliceCount]", reasons: "Sequence[Reason]") -> str
     console = wide_console()
     with console.capture() as capture:
         console.print(table)
-    return "\n".join([capture.get().rstrip("\n"), *filter(None, [reasons_text(reasons)])])
+    return "\n".join([capture.get().rstrip("\n"), *filter(None, [reasons_text(reasons), off_group_text(strangers)])])
 
 
 @contextmanager

@@ -129,7 +129,7 @@ def test_a_run_becomes_an_attempt_with_what_was_submitted_where_it_ran_and_how_f
         "known_at": datetime(2023, 5, 4, 10, 5, tzinfo=UTC),
         "outcome": "succeeded",
         "cluster": "mlperf",
-        "team": "Acme",
+        "team": "acme",
         "model_type": "bert",
         "task": "language_modelling",
         "framework": "pytorch",
@@ -404,7 +404,7 @@ def test_the_published_results_of_v5_are_kept_but_for_runs_that_did_not_end(shar
     lost = pc.sum(pc.fill_null(pc.equal(batch.rejects["outcome"], "succeeded"), False)).as_py()
     assert batch.attempts.num_rows + batch.rejects.num_rows == 1717
     assert succeeded / (succeeded + lost) > 0.99
-    assert Counter(batch.rejects["reason"].to_pylist()) == {"no-run-stop": 5, "label-disagrees": 1}
+    assert Counter(batch.rejects["reason"].to_pylist()) == {"no-run-stop": 5}
 
 
 def test_runs_of_one_published_job_agree_on_its_throughput(shared_data: Path) -> None:
@@ -415,3 +415,42 @@ def test_runs_of_one_published_job_agree_on_its_throughput(shared_data: Path) ->
     several = spread.filter(pc.greater(spread["log_count"], 1))
     assert several.num_rows > 100
     assert pc.mean(several["log_stddev"]).as_py() < 0.012
+
+
+def test_the_software_stack_and_the_rule_that_made_the_label_stand_in_the_configuration(tmp_path: Path) -> None:
+    system = SYSTEM | {"other_software_stack": {"cuda_version": "12.1.0.023", "cuda_driver_version": "530.30.02"}}
+    stalled = log(reported=20_000.0).replace(
+        event("tracked_stats", {"throughput": 20_000.0}, 10, step=1),
+        b"\n".join(event("tracked_stats", {"throughput": rate}, 10, step=1) for rate in (4_000.0, 20_000.0, 20_000.0)),
+    )
+    files = checkout({"result_0.txt": log(), "result_1.txt": stalled}, json.dumps(system).encode())
+
+    configs = [json.loads(each) for each in read_files(tmp_path, files).attempts["config"].to_pylist()]
+
+    assert [each["cuda_version"] for each in configs] == ["12.1", "12.1"]
+    assert [each.get("label_rule") for each in configs] == [None, "reports-vary"]
+
+
+def test_a_log_of_round_v06_becomes_an_attempt(tmp_path: Path) -> None:
+    def old(second: float, key: str, value: Any = None, **metadata: Any) -> str:
+        return f":::MLL {START_MS / 1000 + second:.3f} {key}: {json.dumps({'value': value, 'metadata': metadata})}"
+
+    lines = [
+        old(-5, "global_batch_size", 2048),
+        old(0, "run_start"),
+        *(old(60 * epoch, "eval_accuracy", 20.0, epoch_num=epoch) for epoch in (1, 2, 3, 4)),
+        old(240, "run_stop", None, status="success"),
+    ]
+    nodes = "{'num_nodes': '2', 'accelerator': 'Tesla V100-SXM2-16GB', 'num_accelerators': '8'}"
+    entry = f"entry: {json.dumps({'value': str({'framework': 'PyTorch NVIDIA Release 19.05', 'nodes': nodes})})}"
+    root = tmp_path / "training_results_v0.6"
+    files = {
+        "Acme/results/dgx1_n2/transformer/result_0.txt": "\n".join(lines).encode(),
+        "Acme/systems/dgx1_n2.json": entry.encode(),
+    }
+
+    (attempt,) = read(write_folder(root, files)).attempts.to_pylist()
+
+    assert (attempt["started_at"], attempt["outcome"], attempt["framework_version"]) == (START, "succeeded", "19.05")
+    assert (attempt["hardware_name"], attempt["num_devices"]) == ("Tesla V100-SXM2-16GB", 16)
+    assert attempt["throughput"] == pytest.approx(4 * 4_590_101 / 240)

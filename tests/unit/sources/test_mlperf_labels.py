@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from leap.sources.mlperf_labels import Reported, disagreement, model_type, reported_throughput, samples_trained
+from leap.sources.mlperf_labels import (
+    Label,
+    Reported,
+    Samples,
+    choose_label,
+    disagreement,
+    model_type,
+    readings,
+    reported_throughput,
+    samples_trained,
+)
 from leap.sources.mlperf_log import MARKER, RunLog, read_log
 
 Event = tuple[str, float, Any, dict[str, Any]]
@@ -198,7 +208,12 @@ def test_a_log_without_counters_gives_no_label(model: str) -> None:
 def test_one_model_has_one_name_over_all_rounds() -> None:
     assert model_type("ssd", log_of(at(0, "train_samples", 117_266))) == "ssd"
     assert model_type("ssd", log_of(at(0, "train_samples", 4572))) == "retinanet"
+    assert model_type("ssd", log_of(), "v0.7") == model_type("ssd", log_of(), "v1.1") == "ssd"
+    assert (
+        model_type("ssd", log_of(at(0, "train_samples", 117_266)), "v2.0") == model_type("ssd", log_of(), "v10.1") == "retinanet"
+    )
     assert model_type("gnn", log_of()) == "rgat"
+    assert model_type("mask", log_of()) == "maskrcnn"
     assert model_type("bert", log_of()) == "bert"
 
 
@@ -214,6 +229,9 @@ def test_one_model_has_one_name_over_all_rounds() -> None:
         (Reported(12.6, per_device=True), None),
         (Reported(1260.0, per_device=True), 12.6),
         (Reported(204_800.0, factor=1 / 2048), None),
+        (Reported(210.0, least=30.0), None),  # it stalled for a while
+        (Reported(210.0, least=201.0), 2.1),
+        (Reported(94.0, least=30.0), 0.94),
     ],
 )
 def test_reported_throughput_contradicts_the_derived_by_a_factor_that_nothing_explains(
@@ -227,8 +245,102 @@ def test_reported_throughput_contradicts_the_derived_by_a_factor_that_nothing_ex
 def test_reported_throughput_is_the_middle_of_the_reports_in_the_benchmarks_own_unit() -> None:
     reports = [at(each, "tracked_stats", {"throughput": each}) for each in (10.0, 30.0, 500.0)]
 
-    assert reported_throughput("resnet", log_of(*reports)) == Reported(30.0)
-    assert reported_throughput("retinanet", log_of(*reports)) == Reported(30.0, per_device=True)
-    assert reported_throughput("gpt3", log_of(*reports)) == Reported(30.0, factor=1 / 2048)
+    assert reported_throughput("resnet", log_of(*reports)) == Reported(30.0, least=10.0)
+    assert reported_throughput("retinanet", log_of(*reports)) == Reported(30.0, per_device=True, least=10.0)
+    assert reported_throughput("gpt3", log_of(*reports)) == Reported(30.0, factor=1 / 2048, least=10.0)
     assert reported_throughput("minigo", log_of(*reports)) is None
     assert reported_throughput("resnet", log_of()) is None
+
+
+def evaluations(name: str, *values: float) -> list[Event]:
+    """Make evaluations over the whole run, the last at its end, with these values of `name`."""
+    return [at(DURATION_S * (each + 1) / len(values), "eval_accuracy", 0.5, **{name: value}) for each, value in enumerate(values)]
+
+
+def test_samples_count_is_a_running_total_where_it_grows_and_adds_up_where_it_does_not() -> None:
+    batch = at(-1, "global_batch_size", 8)
+
+    assert trained("a_new_one", batch, *evaluations("samples_count", 384, 768, 1152)) == 1152
+    assert trained("a_new_one", batch, *evaluations("samples_count", 384, 384, 384)) == 1152
+    assert trained("a_new_one", batch, *evaluations("samples_count", 1536, 384, 384)) == 2304
+
+
+def test_a_repeat_of_another_rank_is_no_block_of_its_own() -> None:
+    twice = [
+        at(event[1] + 0.1 * rank, "eval_accuracy", 0.5, samples_count=384) for rank in (-1, 0) for event in evaluations("x", 1, 1)
+    ]
+
+    assert trained("a_new_one", *twice) == 768
+
+
+def test_what_grew_from_evaluation_to_evaluation_was_trained_on_and_what_run_stop_says_was_configured() -> None:
+    stop = {"status": "success", "samples_count": 1_200_000}
+
+    assert trained("llama31_405b", *evaluations("samples_count", 46_080, 92_160), stop=stop) == 92_160
+    assert trained("llama31_405b", *evaluations("samples_count", 46_080, 46_080), stop=stop) == 1_200_000
+    assert trained("llama31_405b", at(300, "eval_accuracy", 0.5, samples_count=46_080), stop=stop) == 1_200_000
+
+
+def test_a_benchmark_without_a_rule_may_count_epochs_samples_or_steps() -> None:
+    size, batch = at(-1, "train_samples", 1_000), at(-1, "global_batch_size", 32)
+
+    assert trained("a_new_one", size, *evaluations("epoch_num", 1, 2, 3)) == 3_000
+    assert trained("a_new_one", size, *evaluations("epoch_num", 262_144, 524_288)) == 524_288
+    assert trained("a_new_one", batch, *evaluations("step_num", 100, 200)) == 6_400
+    assert trained("a_new_one", *evaluations("step_num", 100, 200)) is None
+
+
+def test_a_first_epoch_that_is_numbered_twice_is_counted_twice() -> None:
+    # given: a logger that calls the first two epochs 1, and a rank that repeats the last line
+    repeat = at(DURATION_S - 0.5, "eval_accuracy", 0.5, epoch_num=3)
+
+    assert trained("transformer", *evaluations("epoch_num", 1, 1, 2, 3), repeat) == 4 * 4_590_101
+    assert trained("transformer", *evaluations("epoch_num", 1, 2, 3), repeat) == 3 * 4_590_101
+
+
+BLOCKS = evaluations("samples_count", 384, 384, 384)
+
+
+def chosen(model: str, *events: Event, reported: Reported | None) -> Label | None:
+    return choose_label(model, readings(model, log_of(*events)), reported, DURATION_S, num_devices=8, limit=0.05)
+
+
+def test_the_first_reading_is_taken_where_nothing_is_reported_or_the_report_agrees() -> None:
+    expected = Samples(1152.0, "sum of samples_count", is_generic=True)
+
+    assert chosen("a_new_one", *BLOCKS, reported=None) == Label(expected)
+    assert chosen("a_new_one", *BLOCKS, reported=Reported(1.2, least=1.1)) == Label(expected)
+
+
+def test_a_report_overrules_a_reading_that_it_contradicts_for_one_that_it_agrees_with() -> None:
+    # given: counts that never grow, of a log whose own rate says that they are the total
+    label = chosen("a_new_one", *BLOCKS, reported=Reported(0.4))
+
+    assert label is not None
+    assert (label.samples.number, label.rule, label.ratio) == (384.0, "other-reading", None)
+
+
+def test_a_report_that_contradicts_all_readings_leaves_the_ratio() -> None:
+    label = chosen("a_new_one", *BLOCKS, reported=Reported(0.01))
+
+    assert label is not None
+    assert (label.samples.number, label.rule) == (1152.0, None)
+    assert label.ratio == pytest.approx(0.01 * DURATION_S / 1152)
+
+
+def test_a_stall_is_said_where_the_middle_of_the_reports_does_not_know_of_it() -> None:
+    label = chosen("a_new_one", *BLOCKS, reported=Reported(5.0, least=1.0))
+
+    assert label is not None
+    assert (label.samples.number, label.rule, label.ratio) == (1152.0, "reports-vary", None)
+
+
+def test_a_benchmark_with_a_rule_takes_another_reading_only_where_a_report_agrees() -> None:
+    # given: no epoch of ResNet, but samples
+    events = evaluations("samples_count", 500_000, 1_000_000)
+
+    assert chosen("resnet", *events, reported=None) is None
+    assert chosen("resnet", *events, reported=Reported(90.0)) is None
+    label = chosen("resnet", *events, reported=Reported(1_010.0))
+    assert label is not None
+    assert (label.samples.number, label.rule) == (1_000_000.0, None)

@@ -43,6 +43,28 @@ def test_a_damaged_line_is_counted_and_the_rest_is_read() -> None:
     assert (log.bad_lines, log.first_bad_line, log.events) == (2, 1, 2)
 
 
+def test_the_lines_of_round_v06_are_events_too() -> None:
+    lines = [
+        b':::MLL 1558641107.826 global_batch_size: {"value": 512, "metadata": {"lineno": 5}}',
+        b'0: :::MLL 1558641496.914 run_start: {"value": null, "metadata": {}}',
+        b':::MLL 1558641569.641 eval_accuracy: {"metadata": {"epoch_num": 1}, "value": 19.25}',
+        b':::MLL 1558641769.629 run_stop: {"value": null, "metadata": {"status": "success"}}',
+        b':::MLL never run_stop: {"value": null}',
+        b':::MLL 1558641769.7 run_stop: {"value": nul',
+    ]
+
+    log = read_log(lines)
+
+    assert log.settings == {"global_batch_size": 512}
+    assert log.start is not None
+    assert log.stop is not None
+    assert log.start.time_ms == pytest.approx(1558641496914, abs=0.01)
+    assert log.stop.time_ms == pytest.approx(1558641769629, abs=0.01)
+    assert log.stop.metadata["status"] == "success"
+    assert log.numbers("eval_accuracy", "epoch_num") == [1]
+    assert (log.events, log.bad_lines, log.first_bad_line) == (4, 2, 5)
+
+
 def test_repeats_of_other_ranks_change_nothing() -> None:
     once = [line("run_start", time_ms=5), line("run_stop", None, 9, status="success")]
     late = [line("run_start", time_ms=6), line("run_stop", None, 10, status="aborted")]

@@ -69,7 +69,10 @@ def test_neither_accelerator_nor_processor_is_a_problem() -> None:
 
 
 def test_a_bare_tpu_gets_the_name_of_its_system() -> None:
-    assert described(accelerator_model_name="TPU", system_name="tpu-v4-128").hardware_name == "TPU (tpu-v4-128)"
+    assert described(accelerator_model_name="TPU", system_name="tpu-v4-128").hardware_name == "TPU v4"
+    assert described(accelerator_model_name="TPU", system_name="TPU v5p slice").hardware_name == "TPU v5p"
+    assert read_system("tpu-v3-32", json.dumps(GPU_SYSTEM | {"accelerator_model_name": "TPU"}).encode()).hardware_name == "TPU v3"
+    assert described(accelerator_model_name="TPU", system_name="a pod").hardware_name == "TPU (a pod)"
     assert described(accelerator_model_name="TPU", system_name=None).hardware_name == "TPU (folder)"
     assert described(accelerator_model_name="TPU-v5p").hardware_name == "TPU-v5p"
 
@@ -125,3 +128,48 @@ def test_a_runs_framework_is_the_only_one_or_the_folders_or_the_usual_one() -> N
     assert choose_framework(several, "dgxa100", "dlrm") is None
     assert choose_framework((), "nf5688m6_pytorch", "bert") == Framework("pytorch", None)
     assert choose_framework((), "nf5688m6", "bert") is None
+
+
+def test_a_release_in_the_folders_name_stands_in_for_a_version_that_is_not_said_and_never_for_another() -> None:
+    unsaid, said = (Framework("pytorch", None),), (Framework("pytorch", "22.04"),)
+    several = (Framework("pytorch", "23.09"), Framework("pytorch", "24.04"))
+
+    assert choose_framework(unsaid, "nd96_n8_ngc21.09_pytorch", "bert") == Framework("pytorch", "21.09")
+    assert choose_framework(unsaid, "gx_NGC_22.04", "bert") == Framework("pytorch", "22.04")
+    assert choose_framework(said, "dgx_ngc22.09", "bert") == Framework("pytorch", "22.04")
+    assert choose_framework(several, "eos_ngc24.04", "bert") == Framework("pytorch", "24.04")
+    assert choose_framework(several, "eos_ngc24.09", "bert") == Framework("pytorch", None)
+
+
+def test_versions_of_the_software_stack_are_found_in_what_submitters_write() -> None:
+    as_text = "{'cuda_version': '11.6.2.010', 'cuda_driver_version': '510.47.03', 'nccl_version': 'v2.12.9', 'dali': '1.12'}"
+    as_object = {"cuda_version": "12.4.1.003", "cudnn_version": "9.1.0.69", "cuda_driver_version": "550.54.15"}
+
+    assert described(other_software_stack=as_text).software == {"cuda_version": "11.6", "nccl_version": "2.12"}
+    assert described(other_software_stack=as_object).software == {"cuda_version": "12.4", "cudnn_version": "9.1"}
+    assert described(other_software_stack="CUDA Driver Version: 470.57").software == {}
+    assert described().software == {}
+
+
+def test_a_description_in_the_lines_of_round_v06_is_read() -> None:
+    entry = (
+        "{'hardware': 'DGX-2H', 'framework': 'PyTorch NVIDIA Release 19.05', 'libraries': \"{'cuda_version': '10.1.163'}\", "
+        "'nodes': \"{'num_nodes': '10', 'cpu': '2x Xeon 8174', 'accelerator': 'Tesla V100-SXM3-32GB-H', "
+        "'num_accelerators': '16'}\"}"
+    )
+    lines = [f"{key}: {json.dumps({'value': value})}" for key, value in (("org", "Acme"), ("entry", entry))]
+
+    system = read_system("dgx2h_n10", "\n".join(lines).encode())
+
+    assert system == System(
+        "Tesla V100-SXM3-32GB-H", 10, 160, (Framework("pytorch", "19.05"),), software={"cuda_version": "10.1"}
+    )
+
+
+def test_a_list_of_one_kind_of_node_is_read_and_current_names_win() -> None:
+    nodes = [{"num_nodes": 32, "cpu": "Xeon 8260L", "accelerator": "NA", "num_accelerators": 0}]
+    old = {"host_processors_per_node": "2", "nodes": nodes, "framework": "TensorFlow 1.13.1"}
+
+    assert read_system("clx", json.dumps(old).encode()).hardware_name == "CPU: Xeon 8260L"
+    assert read_system("clx", json.dumps(old).encode()).num_devices == 64
+    assert described(nodes=nodes) == described()
