@@ -9,9 +9,12 @@ import sys
 import typer
 
 from pipelines.commands.backtest import backtest
+from pipelines.commands.dataset import dataset
 from pipelines.commands.demo import demo
+from pipelines.commands.explain_miss import explain_miss
 from pipelines.commands.ingest import ingest
 from pipelines.commands.init import init
+from pipelines.commands.leaks import leaks
 from pipelines.commands.nightly import nightly
 from pipelines.commands.rank import rank
 from pipelines.commands.simulate import simulate
@@ -40,6 +43,9 @@ app.add_typer(ingest, name="ingest")
 app.command()(nightly)
 app.command()(rank)
 app.command()(backtest)
+app.command()(explain_miss)
+app.command()(dataset)
+app.command()(leaks)
 app.command()(simulate)
 app.command()(ui)
 app.command()(version)

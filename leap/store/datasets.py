@@ -26,6 +26,7 @@ from leap.store.files import exclusive, finished, remove_folder, remove_unfinish
 
 DATASET_LAYOUT_VERSION = 1
 
+STATEMENTS = "statements"  # the SQL that made derived tables, so that they can be made again from other rows
 _LATEST = "latest.json"
 _LOCK = "export.lock"
 _MANIFEST = "manifest.json"
@@ -95,6 +96,10 @@ class Dataset:
             raise DatasetMissing(f"{path} is not there: the dataset was pruned; open the latest, or run `leap nightly`") from None
         except OSError as error:
             raise DatasetError(f"{path} is damaged: {error}; remove {self.folder} and run `leap nightly`") from error
+
+    def state_statement(self) -> str:
+        """Give the statement that built `state_history` from `training_examples`. Raises DatasetMissing."""
+        return str(self.table(STATEMENTS)["statement"][0].as_py())
 
 
 def export(datasets: Path, tables: Mapping[str, pa.Table | pa.RecordBatchReader], night: date, digest: str) -> str:

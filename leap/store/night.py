@@ -24,9 +24,10 @@ from leap.features import State
 from leap.gaussian_process import GaussianProcess
 from leap.params import Params
 from leap.sources.admission import EARLIEST
-from leap.store.datasets import Dataset, export, open_dataset
+from leap.store.datasets import STATEMENTS, Dataset, export, open_dataset
 from leap.store.files import write_atomic
 from leap.store.home import Home
+from leap.store.state import compiled_state
 from leap.store.warehouse import read
 
 # The tables of the night's dataset: where each comes from, and the order that makes it the same whenever it is rebuilt.
@@ -40,6 +41,7 @@ DATASET_TABLES = {
     "hardware_types": ("marts.dim_hardware_type", "hardware_type"),
 }
 # When and in which load a record came says nothing of what it holds: two homes that read the same logs know the same.
+_STATE = "state_history"
 _NOT_CONTENT = ("received_at", "load_id")
 
 
@@ -107,6 +109,9 @@ def export_night(connection: duckdb.DuckDBPyConnection, home: Home, night: date)
     tables = {
         name: read(connection, f"select * from {table} order by {order}") for name, (table, order) in DATASET_TABLES.items()
     }
+    statement = compiled_state(home.work / "dbt")
+    if statement is not None:
+        tables[STATEMENTS] = pa.table({"name": [_STATE], "statement": [statement]})
     content = {
         name: table.drop_columns([column for column in _NOT_CONTENT if column in table.column_names])
         for name, table in tables.items()

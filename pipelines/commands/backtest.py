@@ -51,6 +51,14 @@ def backtest(
         bool,
         typer.Option("--final", help="Score the last 30 nights that have runs, and note the look in docs/experiments.md."),
     ] = False,
+    hold_out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="Hide everything about each hardware, model or vendor in turn, and predict what was hidden.",
+            show_default=False,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the scores as one JSON object.")] = False,
 ) -> None:
     """Score LEAP's model and the lookup table on past nights, each retrained every night on what its cut knew.
@@ -73,7 +81,14 @@ def backtest(
         leap backtest --skip-first 60
 
         leap backtest --final
+
+        leap backtest --hold-out hardware
     """
+    if hold_out is not None:
+        from pipelines.commands.holdout import hold_out as run_hold_out
+
+        run_hold_out(hold_out, dataset=dataset, params=params, json=json)
+        return
     settings = Settings.from_environment()
     settings.enter()
     import numpy as np
