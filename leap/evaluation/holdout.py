@@ -117,11 +117,12 @@ class HoldOut:
 
 @dataclass(frozen=True)
 class Hidden:
-    """What is hidden at one time: its type, the rows that go, and those of them that are scored; shape (n,)."""
+    """What is hidden at one time: a type (with every model, or with one), the rows that go, and those scored; shape (n,)."""
 
     name: str
     rows: Rows
     scored: Rows
+    model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -169,12 +170,14 @@ def hold_out(
         raise ValueError("a model is hidden whole: hide hardware or vendor to hide pairs of a type and a model")
     examples = examples.filter(pc.less(examples["night"], pa.scalar(before.astype(object), pa.date32())))
     hidden = list(choose_hidden(examples, kind, regime, first_nights=first_nights, only=only))
+    if not hidden:
+        raise NothingToHideError("no type that is large enough has run more than one model; hide types whole")
     runs = Runs.of(examples)
     jobs = np.asarray(pc.coalesce(examples["job_id"], examples["attempt_id"]).to_numpy(zero_copy_only=False), dtype=np.str_)
     answers: list[_Answers] = []
     trainings = 0
     for done, one in enumerate(hidden):
-        progress(one.name, done, len(hidden))
+        progress(one.name if one.model is None else f"{one.name} with {one.model}", done, len(hidden))
         history = history_without(examples, one.rows, rebuild, params)
         asked, evidence = runs.take(one.scored), runs.take(~one.rows)
         learned, count = _learned(history, asked.night, one.scored, params)
@@ -239,7 +242,7 @@ def choose_hidden(
         for model in of_type if len(of_type) > 1 else ():
             pair = rows & (models == model)
             if (pair & scored).any():
-                yield Hidden(name, pair, pair & scored)
+                yield Hidden(name, pair, pair & scored, str(model))
 
 
 def history_without(examples: pa.Table, rows: Rows, rebuild: Rebuild, params: Params) -> History:

@@ -81,7 +81,7 @@ def test_documents_name_subcommands_that_exist(tree: Tree) -> None:
     subcommands = {Path(name).stem for name in tree if name.startswith("pipelines/commands/")} - {"__init__"}
     for name in [name for name in tree if name.endswith(".md")]:
         code = re.findall(r"```.*?```|`[^`\n]+`", read(tree[name]), flags=re.DOTALL)
-        named = set(re.findall(r"(?:^|[\s`/])leap ([a-z]+)", "\n".join(code)))
+        named = set(re.findall(r"(?:^|[\s`/])leap ([a-z]+(?:-[a-z]+)*)", "\n".join(code)))
         assert named <= subcommands, name
 
 

@@ -122,17 +122,21 @@ def test_the_command_tells_the_same_as_json_and_as_text(simulated_night: Simulat
     told: dict[str, Any] = json.loads(done.stdout)
     expected = json.loads(json.dumps(explained.to_json()))
     assert {name: told[name] for name in expected} == expected
-    assert told["dataset_id"] == simulated_night.dataset.id
+    look = "a look at the nights that are kept for the final score: change nothing because of it"
+    assert (told["dataset_id"], told["note"]) == (simulated_night.dataset.id, look)
     text = explain_miss(simulated_night, explained.attempt_id).stdout
     assert f"off by {explained.error:+.1%}" in text
+    assert text.splitlines()[-1] == look
 
 
-def test_a_look_at_the_nights_of_the_final_score_says_so(simulated_night: SimulatedNight, history: History) -> None:
-    # ten nights: the last five are kept
-    for night, expected in (("2026-03-05", False), ("2026-03-06", True)):
-        rows = np.flatnonzero(history.is_scored & (history.night == np.datetime64(night)))
-        text = explain_miss(simulated_night, str(history.attempt_id[rows[0]].as_py())).stdout
-        assert ("kept for the final score" in text.splitlines()[-1]) is expected
+def test_an_attempt_before_the_nights_of_the_final_score_is_no_look_at_them(
+    simulated_night: SimulatedNight, history: History
+) -> None:
+    # ten nights: the last five are kept, the night of the cut among them
+    rows = np.flatnonzero(history.is_scored & (history.night == np.datetime64("2026-03-05")))
+    text = explain_miss(simulated_night, str(history.attempt_id[rows[0]].as_py())).stdout
+    assert "The nearest attempts" in text
+    assert "final score" not in text
 
 
 def test_a_name_that_is_none_or_several_is_a_sentence(simulated_night: SimulatedNight, examples: pa.Table) -> None:

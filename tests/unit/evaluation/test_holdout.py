@@ -50,7 +50,10 @@ def table(*parts: list[dict[str, Any]]) -> pa.Table:
 def chosen(examples: pa.Table, kind: Kind, regime: Regime, **options: Any) -> list[tuple[str, int, int]]:
     """Give name, rows hidden and rows scored of each."""
     hidden = choose_hidden(examples, kind, regime, **{"first_nights": 0, **options})
-    return [(one.name, int(one.rows.sum()), int(one.scored.sum())) for one in hidden]
+    return [
+        (one.name if one.model is None else f"{one.name} with {one.model}", int(one.rows.sum()), int(one.scored.sum()))
+        for one in hidden
+    ]
 
 
 def test_types_with_enough_attempts_and_jobs_are_hidden_largest_first():
@@ -80,7 +83,7 @@ def test_a_pair_is_hidden_with_one_model_at_a_time_and_never_the_only_one():
         rows(22, hardware_type="a", model_type="m"), rows(5, hardware_type="a", model_type="n"),
         rows(30, hardware_type="b", model_type="m"),
     )  # fmt: skip
-    assert chosen(examples, Kind.HARDWARE, Regime.PAIR) == [("a", 22, 22), ("a", 5, 5)]
+    assert chosen(examples, Kind.HARDWARE, Regime.PAIR) == [("a with m", 22, 22), ("a with n", 5, 5)]
 
 
 @pytest.mark.parametrize(("kind", "column"), [(Kind.MODEL, "model_type"), (Kind.VENDOR, "vendor")])
