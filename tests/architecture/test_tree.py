@@ -78,7 +78,7 @@ def test_the_readme_calls_commands_that_exist(tree: Tree) -> None:
 
 
 def test_documents_name_subcommands_that_exist(tree: Tree) -> None:
-    subcommands = {Path(name).stem for name in tree if name.startswith("pipelines/commands/")} - {"__init__"}
+    subcommands = {Path(name).stem.replace("_", "-") for name in tree if name.startswith("pipelines/commands/")} - {"__init__"}
     for name in [name for name in tree if name.endswith(".md")]:
         code = re.findall(r"```.*?```|`[^`\n]+`", read(tree[name]), flags=re.DOTALL)
         named = set(re.findall(r"(?:^|[\s`/])leap ([a-z]+(?:-[a-z]+)*)", "\n".join(code)))
