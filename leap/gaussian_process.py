@@ -5,8 +5,9 @@ does not: which features a model takes (`leap.features`), correcting the predict
 
 History levels answer only where a key was seen before. The process answers everywhere: hardware that is new to a model type is
 described by its specifications, a new device count by the others. Its components are stationary: model type, specifications,
-scaling with devices and batch, team, time. The scales are those of the largest marginal likelihood (Rasmussen and Williams 2006,
-chapter 5) on MLPerf logs of nights before 2024-10-20; they are in natural logs, so that they hold for other fleets too.
+scaling with devices and batch, team, time. The scales are those of the largest sum of marginal likelihood (Rasmussen and Williams
+2006, chapter 5) and of the likelihood of each hardware type, and each type with one model, left out, on MLPerf logs of nights
+before 2024-10-20. They are in natural logs, so that they hold for other fleets too.
 
 Points are in the order in which they became known. The Cholesky factor of the first m points is the leading block of the factor
 of all, so that one factor gives the exact weights at every cut: a night costs two triangular solves, and none sees its future.
@@ -67,23 +68,26 @@ class Component:
     scales: Mapping[str, float]
 
 
-NOISE = 0.0168
+NOISE = 0.024
 KERNEL = {
     "constant": Component(4.0, {}),
-    "model": Component(4.55, {}),
-    "specifications": Component(1.06, {"peak": 8.0, "bandwidth": 2.0, "fp8": 7.7, "interconnect": 3.9, "year": 7.5}),
-    "model_specifications": Component(0.48, {"peak": 6.7, "bandwidth": 3.3, "fp8": 9.2, "interconnect": 1.3, "memory": 0.3}),
+    "model": Component(4.4, {}),
+    "specifications": Component(0.99, {"peak": 8.0, "bandwidth": 4.3, "fp8": 11.0, "interconnect": 14.0, "year": 4.3}),
+    "model_specifications": Component(0.38, {"peak": 15.0, "bandwidth": 10.0, "fp8": 15.0, "interconnect": 2.3, "memory": 0.34}),
     "hardware": Component(0.081, {"years": 4.5}),
-    "model_hardware": Component(0.046, {"years": 1.5}),
+    "model_hardware": Component(0.014, {"years": 0.23}),
     "scaling": Component(0.56, {"devices": 2.9, "batch_per_device": 3.9, "peak": 8.4}),
-    "model_scaling": Component(0.74, {"devices": 6.2, "batch_per_device": 2.9}),
-    "family_scaling": Component(0.67, {"devices": 34.0, "batch_per_device": 12.6}),
-    "framework": Component(0.041, {}),
-    "team": Component(0.161, {"years": 10.5}),
-    "team_model": Component(0.046, {"years": 1.1}),
-    "team_configuration": Component(0.070, {"devices": 0.76, "batch": 1.5, "years": 0.19}),
-    "configuration": Component(0.036, {"devices": 1.3, "batch": 2.2, "years": 0.27}),
+    "model_scaling": Component(0.54, {"devices": 5.0, "batch_per_device": 2.0}),
+    "family_scaling": Component(0.67, {"devices": 34.0, "batch_per_device": 13.0}),
+    "framework": Component(0.27, {}),
+    "team": Component(0.091, {"years": 8.8}),
+    "team_model": Component(0.033, {"years": 1.5}),
+    "team_configuration": Component(0.089, {"devices": 1.3, "batch": 1.2, "years": 0.053}),
+    "configuration": Component(0.032, {"devices": 0.2, "batch": 5.3, "years": 0.097}),
 }
+# What is expected of hardware before any run: throughput goes with the geometric mean of peak rate and memory bandwidth, as of
+# models of which half is bound by either (Williams et al. 2009). Runs then tell how each model differs from that.
+EXPECTED = {"peak": ("peak_bf16_tflops", 0.5), "bandwidth": ("memory_bandwidth_gbps", 0.5)}
 _TOTAL_VARIANCE = sum(part.amplitude**2 for part in KERNEL.values())
 
 
@@ -116,7 +120,7 @@ class GaussianProcess:
         self._table = points
         self._vocabulary = {name: pc.unique(_text(points[name])) for name in TEXT_COLUMNS}
         self._points = self._inputs(points)
-        self._values = values
+        self._residuals = values - _expected(self._points)
         self._noise = NOISE**2 * (0.3 + 0.7 / points["weight"].to_numpy())
         self._visible_from = visible_from
         self._visible_to = visible_to
@@ -208,7 +212,7 @@ class GaussianProcess:
                 some = rows[start : start + _QUERIES_AT_ONCE]
                 covariance = _kernel(inputs.take(first[some]), known)
                 # Summed row by row: a product of matrices rounds by how many rows it is given.
-                found[some] = np.einsum("ij,j->i", covariance, weights)
+                found[some] = np.einsum("ij,j->i", covariance, weights) + _expected(inputs.take(first[some]))
                 explained = (covariance**2 / (_TOTAL_VARIANCE + noise)).max(axis=1)
                 spread[some] = np.sqrt(np.maximum(_TOTAL_VARIANCE - explained, 0.0))
         # A factor of more points rounds otherwise in its last digits: training and scoring should see the same number.
@@ -242,7 +246,7 @@ class GaussianProcess:
             covariance = _kernel(inputs, inputs)
             covariance[np.diag_indices_from(covariance)] += self._noise[active]
             factor = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False) if len(active) else covariance
-            whitened = solve_triangular(factor, self._values[active], lower=True) if len(active) else np.empty(0)
+            whitened = solve_triangular(factor, self._residuals[active], lower=True) if len(active) else np.empty(0)
             for index in range(position, last + 1):
                 known = int(np.searchsorted(active, stops[index]))
                 weights = (
@@ -347,6 +351,14 @@ def _kernel(a: _Inputs, b: _Inputs) -> Floats:
     pairs += np.where(hardware & alike("team"), fading("team_configuration", i, j), 0.0)
     covariance[i, j] += pairs
     return np.asarray(covariance)
+
+
+def _expected(runs: _Inputs) -> Floats:
+    """Give what is expected of each run from its hardware, relative to a typical one, shape (n,)."""
+    total = np.zeros(len(runs.years))
+    for name, (column, share) in EXPECTED.items():
+        total += share * (runs.specifications[:, _SPECIFICATIONS.index(name)] - np.log(NUMBER_COLUMNS[column]))
+    return total
 
 
 def _distinct(inputs: _Inputs) -> tuple[Integers, Integers]:
