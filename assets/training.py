@@ -21,7 +21,7 @@ from assets.resources import (
     WarehouseResource,
 )
 from assets.tables import described, markdown_figure, markdown_table, transposed
-from leap.evaluation.backtest import History, training_matrix
+from leap.evaluation.history import History, training_matrix
 from leap.evaluation.plots import plot_predicted_over_label, plot_scores
 from leap.features import State
 from leap.gaussian_process import GaussianProcess

@@ -69,6 +69,7 @@ SUBMISSION_FEATURES = (
 CANDIDATE_FEATURES = (
     "log_num_devices",
     "log_batch_per_device",
+    "log_roofline",
     "log_peak_tflops",
     "log_fp8_tflops",
     "log_memory_bytes",
@@ -302,6 +303,8 @@ def _candidate_features(facts: _Facts) -> dict[str, Floats]:
     return {
         "log_num_devices": facts.log("num_devices"),
         "log_batch_per_device": facts.log("global_batch_size") - facts.log("num_devices"),
+        # Samples/s of a device that computes at its peak rate: 6 operations per parameter and token (Kaplan et al. 2020).
+        "log_roofline": _log(peak) + np.log(1e6) - np.log(6.0) - facts.log("parameters_m") - facts.log("sequence_length"),
         "log_peak_tflops": _log(peak),
         "log_fp8_tflops": facts.log("peak_fp8_tflops"),
         "log_memory_bytes": facts.log("memory_bytes"),

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from leap.evaluation.backtest import History, Rows, default_predictors, fit_with_intervals, window
+from leap.evaluation.history import History, Rows, window
 from leap.evaluation.metrics import Scorecard, score
+from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.params import Params
 from leap.predictors import Prediction, Predictor
 from leap.predictors.gbdt import GbdtPredictor

@@ -37,6 +37,7 @@ _ROW: Final = {
     "release_year": ("year", "year in which the accelerator came out"),
     "log_num_devices": ("ln(devices)", "how many accelerators are asked for"),
     "log_batch_per_device": ("ln(samples)", "global batch per device"),
+    "log_roofline": ("ln(samples/s)", "samples per second per device at the peak rate, 6 operations per parameter and token"),
     "log_global_batch_size": ("ln(samples)", "samples per optimizer step, over all devices"),
     "log_peak_tflops": ("ln(TFLOP/s)", "dense peak rate in 16 bits of one device, in 32 where it has none"),
     "log_fp8_tflops": ("ln(TFLOP/s)", "dense peak rate in 8 bits of one device"),

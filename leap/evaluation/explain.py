@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from leap.evaluation.backtest import History, Rows, default_predictors, fit_with_intervals
+from leap.evaluation.history import History, Rows
+from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.features import PRIOR_LEVELS, Floats
 from leap.params import Params
 from leap.predictors.gbdt import GbdtPredictor, base

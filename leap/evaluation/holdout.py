@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from leap.contracts import Outcome, Tier
-from leap.evaluation.backtest import History, Rows, days, default_predictors, fit_with_intervals, training_matrix
 from leap.evaluation.compare import Difference, paired_difference, within
+from leap.evaluation.history import History, Rows, days, training_matrix
 from leap.evaluation.metrics import Scorecard, score
+from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.evaluation.scaling import Runs, order_against_known, order_among, scaled_by_peak_rate, scaled_by_ratio
 from leap.features import Floats, Nights, State
 from leap.gaussian_process import GaussianProcess

@@ -16,14 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from leap.evaluation.backtest import Rows, days
+from leap.evaluation.groups import TIED
+from leap.evaluation.history import Rows, days
 from leap.features import Floats, Nights
 
 Codes = npt.NDArray[np.int64]
 _Cells = dict[tuple[int, ...], float]
-
-# Two runs nearer to each other than this, in log units, have no order worth predicting.
-TIED = 0.05
 
 
 @dataclass(frozen=True)

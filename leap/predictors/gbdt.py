@@ -61,6 +61,15 @@ class Encoder:
         }
         return cls(numeric, categorical, relative, categories)
 
+    def only(self, numeric: Sequence[str], categorical: Sequence[str]) -> Encoder:
+        """Keep some columns."""
+        return Encoder(
+            tuple(numeric),
+            tuple(categorical),
+            tuple(name for name in self.relative if name in numeric),
+            {name: self.categories[name] for name in categorical},
+        )
+
     @property
     def names(self) -> list[str]:
         """The names of the matrix' columns."""
@@ -121,8 +130,7 @@ class GbdtPredictor:
     def fit(self, examples: Examples) -> Self:
         """Train on the examples that have a base; the others tell nothing about when to trust history.
 
-        Attempts that were alike in all that was known count once, by their middle target, and weigh as the root of their number:
-        the repeats of one job tell less than as many jobs.
+        Attempts that were alike count once, see `condensed`.
         """
         examples = examples.take(np.isfinite(base(examples.features)) & np.isfinite(examples.target))
         if not len(examples.target):
@@ -130,16 +138,16 @@ class GbdtPredictor:
         self.encoder = Encoder.fit(examples.features, self._levels)
         matrix = self.encoder.transform(examples.features)
         residual = examples.target - base(examples.features)
-        first, group, count = _alike(np.column_stack([matrix, examples.age_days]))
+        rows, residual, weight = condensed(matrix, residual, examples.age_days, self._params.half_life_days)
         data = lgb.Dataset(
-            matrix[first],
-            label=_medians(residual, group, count),
-            weight=np.sqrt(count) * np.exp2(-examples.age_days[first] / self._params.half_life_days),
+            matrix[rows],
+            label=residual,
+            weight=weight,
             feature_name=self.encoder.names,
             categorical_feature=list(self.encoder.categorical),
             params={"verbosity": -1, "max_bin": 255},
         )
-        self.booster = lgb.train(self._booster_params(len(first)), data, num_boost_round=self._params.num_boost_round)
+        self.booster = lgb.train(self._booster_params(len(rows)), data, num_boost_round=self._params.num_boost_round)
         return self
 
     def calibrate(self, examples: Examples, nights: int) -> Self:
@@ -289,8 +297,20 @@ def _scale(features: pa.Table) -> Floats:
     return np.asarray(np.where(np.isfinite(deviation), np.maximum(deviation, 0.02), 0.1))
 
 
+def condensed(
+    matrix: Floats, target: Floats, age_days: Floats, half_life_days: float
+) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
+    """Let examples that were alike in all that was known, shape (n, columns), count once.
+
+    Returns the first row of each group, the middle one of its targets, and its weight: the root of its size, as the repeats of
+    one job tell less than as many jobs, halved with each `half_life_days` of age.
+    """
+    first, group, count = _alike(np.column_stack([matrix, age_days]))
+    return first, _medians(target, group, count), np.sqrt(count) * np.exp2(-age_days[first] / half_life_days)
+
+
 def _alike(rows: Floats) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Group equal rows: the first row of each group in the order of the rows, the group of each row, and the size of each."""
+    """Group equal rows of a matrix (n, columns): the first row of each group in order, the group of each row, each size."""
     bits = np.ascontiguousarray(rows).view(np.uint64)
     factors = np.random.default_rng(0).integers(1, 2**63, size=rows.shape[1], dtype=np.uint64) | np.uint64(1)
     with np.errstate(over="ignore"):

@@ -29,7 +29,7 @@ class LookupTable:
 
     def fit(self, examples: Examples) -> Self:
         """Take the spread of its own past errors as its interval."""
-        error = examples.target - self._median(examples.features)
+        error = examples.target - self.median(examples.features)
         error = error[np.isfinite(error)]
         if len(error):
             tail = (1 - self._interval) / 2
@@ -38,11 +38,12 @@ class LookupTable:
 
     def predict(self, features: pa.Table) -> Prediction:
         """Answer each row from history; NaN and tier `none` where there is none."""
-        median = self._median(features)
+        median = self.median(features)
         tier = np.where(np.isfinite(median), Tier.LEARNED.value, Tier.NONE.value)
         return Prediction(median + min(self._low, 0.0), median, median + max(self._high, 0.0), tier)
 
     @staticmethod
-    def _median(features: pa.Table) -> Floats:
+    def median(features: pa.Table) -> Floats:
+        """Give what the table holds for each row, shape (n,); NaN = nothing."""
         exact = features["exact_median"].to_numpy()
         return np.asarray(np.where(np.isfinite(exact), exact, features["model_hardware_median"].to_numpy()))

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from leap.evaluation.backtest import History, training_matrix
+from leap.evaluation.history import History, training_matrix
 from leap.features import State
 from leap.gaussian_process import GaussianProcess
 from leap.params import Params

@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
@@ -60,6 +61,7 @@ ANSWER_COLUMNS = ("throughput_p10", "throughput", "throughput_p90", "tier")
 # What scoring needs, said outright: MLflow would otherwise find it out by running the model in a second process.
 _REQUIREMENTS = ("leap-fleet", "lightgbm", "mlflow", "numpy", "pandas", "pyarrow")
 _MAX_DIGEST_LENGTH = 36  # MLflow's limit
+_MAX_METRICS = 1000  # of one call; MLflow's limit
 _NOTE = "mlflow.note.content"  # the tag that MLflow's UI shows as description
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
@@ -85,6 +87,8 @@ class RegistryConfig(_Frozen):
 
     experiment: Text
     experiment_note: Text
+    backtest_experiment: Text
+    backtest_note: Text
     shown_columns: Mapping[Text, PositiveInt]
     model: Text
     model_note: Text
@@ -187,6 +191,63 @@ class Registry:
                     client.update_model_version(self.config.model, version, note)
         return RegisteredModel(version, run_id, tags[FINGERPRINT], reused=known is not None)
 
+    def log_backtest(
+        self,
+        name: str,
+        *,
+        tags: Mapping[str, str],
+        params: Mapping[str, Any],
+        scores: Mapping[str, Mapping[str, float]],
+        by_night: Mapping[str, Mapping[str, Mapping[str, float]]],
+        plots: Mapping[str, Figure],
+        report: str,
+    ) -> str:
+        """Log a backtest as one run, below it one run per predictor, and below each of these one per night.
+
+        Args:
+            name: what the run is called.
+            tags: of the run; all runs below it have them too.
+            params: any nesting of mappings.
+            scores: figures of each predictor over all nights.
+            by_night: figures by predictor and night (ISO date), nights ascending; the predictor's run has them as series too.
+            plots: figures by name.
+            report: the whole outcome as JSON.
+
+        Returns the id of the run. Raises RegistryError; what was logged until then is marked failed.
+        """
+        with self._speaking("log a backtest"):
+            client = self._open()
+            experiment = self._backtest_experiment(client)
+            parent = _begin(client, experiment, name, tags)
+            begun = [parent]
+            try:
+                client.log_batch(parent, params=_params(params))
+                client.log_dict(parent, json.loads(report), "backtest.json")
+                for plot, figure in plots.items():
+                    client.log_figure(parent, figure, f"plots/{plot}.png")
+                for predictor, figures in scores.items():
+                    nights = by_night.get(predictor, {})
+                    run = _begin(client, experiment, predictor, {**tags, "predictor": predictor}, parent)
+                    begun.append(run)
+                    series = [
+                        (key, value, step) for step, (_, of_night) in enumerate(nights.items()) for key, value in of_night.items()
+                    ]
+                    _log_metrics(client, run, [(key, value, 0) for key, value in figures.items()])
+                    _log_metrics(client, run, [(f"by_night/{key}", value, step) for key, value, step in series])
+                    for night, of_night in nights.items():
+                        child = _begin(client, experiment, night, {**tags, "predictor": predictor, NIGHT: night}, run)
+                        begun.append(child)
+                        _log_metrics(client, child, [(key, value, 0) for key, value in of_night.items()])
+                        client.set_terminated(child)
+                    client.set_terminated(run)
+                client.set_terminated(parent)
+            except BaseException:
+                for run in begun:
+                    if client.get_run(run).info.status == "RUNNING":
+                        client.set_terminated(run, "FAILED")
+                raise
+            return parent
+
     def end_dead_runs(self) -> tuple[str, ...]:
         """Mark runs killed that are under way by MLflow's books, and give their ids.
 
@@ -261,6 +322,19 @@ class Registry:
         self._furnish(client, number)
         _remove_default(client)
 
+    def _backtest_experiment(self, client: MlflowClient) -> str:
+        """Give the experiment that backtests are logged to, made where it is missing."""
+        name, location = self.config.backtest_experiment, (self.artifact_root / "backtests").as_uri()
+        found = client.get_experiment_by_name(name)
+        if found is not None and found.artifact_location.rstrip("/") != location:
+            client.rename_experiment(found.experiment_id, f"{name} (of {found.artifact_location})")
+            found = None
+        number = client.create_experiment(name, artifact_location=location) if found is None else str(found.experiment_id)
+        if found is not None and found.lifecycle_stage == "deleted":
+            client.restore_experiment(number)
+        client.set_experiment_tag(number, _NOTE, self.config.backtest_note)
+        return str(number)
+
     def _furnish(self, client: MlflowClient, experiment_id: str) -> None:
         """Say on the experiment's page what its runs are, and keep a view of them that shows their scores."""
         columns = dict(self.config.shown_columns)
@@ -333,6 +407,28 @@ class Registry:
                 f"could not {attempt} in {self.tracking_uri} (artifacts in {self.artifact_root}): {error}; "
                 "is the database there, readable and of this MLflow version? `leap init` makes or migrates it"
             ) from error
+
+
+def _begin(client: MlflowClient, experiment: str, name: str, tags: Mapping[str, str], parent: str | None = None) -> str:
+    """Begin a run, below `parent` where one is given; returns its id."""
+    nested = {} if parent is None else {"mlflow.parentRunId": parent}
+    return str(client.create_run(experiment, run_name=name, tags={**tags, **nested}).info.run_id)
+
+
+def _log_metrics(client: MlflowClient, run: str, metrics: Sequence[tuple[str, float, int]]) -> None:
+    """Log figures with their steps, as many at once as MLflow takes."""
+    from mlflow.entities import Metric
+
+    now = time.time_ns() // 1_000_000
+    records = [Metric(key, value, now, step) for key, value, step in metrics]
+    for start in range(0, len(records), _MAX_METRICS):
+        client.log_batch(run, metrics=records[start : start + _MAX_METRICS])
+
+
+def _params(params: Mapping[str, Any]) -> list[Any]:
+    from mlflow.entities import Param
+
+    return [Param(key, value) for key, value in _flatten(params).items()]
 
 
 def _remove_default(client: MlflowClient) -> None:

@@ -45,8 +45,8 @@ def explain_miss(
     """
     settings = Settings.from_environment()
     settings.enter()
-    from leap.evaluation.backtest import end_before_final
     from leap.evaluation.explain import explain
+    from leap.evaluation.history import end_before_final
     from leap.params import load_params
     from leap.store.datasets import open_dataset
     from leap.store.night import load_history

@@ -45,7 +45,7 @@ def hold_out(
     settings.enter()
     import numpy as np
 
-    from leap.evaluation.backtest import end_before_final
+    from leap.evaluation.history import end_before_final
     from leap.evaluation.holdout import Kind, Regime
     from leap.evaluation.holdout import hold_out as run
     from leap.params import load_params

@@ -53,7 +53,7 @@ def leaks(
 def _report(dataset: "Dataset", levels: "Levels") -> "LeakReport":
     import pyarrow as pa
 
-    from leap.evaluation.backtest import training_matrix
+    from leap.evaluation.history import training_matrix
     from leap.evaluation.leaks import report
     from leap.features import State
     from leap.store.warehouse import connect, read

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leap.contracts import CANDIDATE_SCHEMA, SUBMISSION_SCHEMA, JobSubmission
-from leap.evaluation.backtest import History, training_matrix
+from leap.evaluation.history import History, training_matrix
 from leap.features import PROCESS_FEATURES, State, feature_names
 from leap.gaussian_process import GaussianProcess
 from leap.params import load_params

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from leap.evaluation.backtest import days
+from leap.evaluation.history import days
 from leap.store.night import load_history
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from leap.evaluation.backtest import History, default_predictors, fit_with_intervals
 from leap.evaluation.explain import Explanation, NothingKnownError, contributions, explain, find_attempt
+from leap.evaluation.history import History
+from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.predictors.gbdt import GbdtPredictor, base
 from leap.store.night import load_history
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from leap.evaluation.backtest import default_predictors, fit_with_intervals
 from leap.evaluation.holdout import LEAP, PEAK, RATIO, HoldOut, Kind, Regime, history_without, hold_out
+from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.predictors import Prediction
 from leap.predictors.gbdt import GbdtPredictor
 from pipelines.commands.holdout import as_text

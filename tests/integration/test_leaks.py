@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from leap.evaluation.backtest import History, days, default_predictors, fit_with_intervals, training_matrix
+from leap.evaluation.history import History, days, training_matrix
 from leap.evaluation.leaks import LeakReport, report
+from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.features import State
 from leap.gaussian_process import GaussianProcess
 from leap.store.warehouse import connect, read

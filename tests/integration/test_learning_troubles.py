@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from leap.evaluation.backtest import History, default_predictors, fit_with_intervals
+from leap.evaluation.history import History
+from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.store.datasets import Dataset
 from leap.store.night import load_history
 from leap.training import train

@@ -30,6 +30,8 @@ CONFIG = RegistryConfig.model_validate(
     {
         "experiment": "nights",
         "experiment_note": "One run a night.",
+        "backtest_experiment": "backtests",
+        "backtest_note": "One run a backtest.",
         "shown_columns": {"metrics.`leap/within_10`": 120},
         "model": "throughput",
         "model_note": "Throughput of a job.",

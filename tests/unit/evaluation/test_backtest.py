@@ -9,17 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from leap.contracts import CANDIDATE_SCHEMA, REJECT_SCHEMA, SUBMISSION_SCHEMA
-from leap.evaluation.backtest import (
-    History,
-    NothingToScoreError,
-    backtest,
-    default_predictors,
-    end_before_final,
-    fit_with_intervals,
-    training_matrix,
-    window,
-)
+from leap.contracts import CANDIDATE_SCHEMA, REJECT_SCHEMA, SUBMISSION_SCHEMA, UTC_TIMESTAMP
+from leap.evaluation.backtest import backtest
+from leap.evaluation.history import History, NothingToScoreError, end_before_final, training_matrix, window
+from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.features import State
 from leap.params import FeatureParams, Params, load_params
 from leap.predictors import Examples, Prediction
@@ -33,6 +26,8 @@ EXAMPLE_SCHEMA = pa.schema(
         pa.field("visible_to", pa.date32()),
         pa.field("outcome", pa.string()),
         pa.field("log_throughput_per_device", pa.float64()),
+        pa.field("started_at", UTC_TIMESTAMP),
+        pa.field("ended_at", UTC_TIMESTAMP),
         *SUBMISSION_SCHEMA,
         *[field.with_nullable(True) for field in CANDIDATE_SCHEMA],
     ]
@@ -58,6 +53,8 @@ def example(attempt: str, night: int, label: float, **change) -> dict:
         "visible_to": None,
         "outcome": "succeeded",
         "log_throughput_per_device": label,
+        "started_at": dt.datetime.combine(day(night), dt.time(10), dt.UTC),
+        "ended_at": dt.datetime.combine(day(night), dt.time(11), dt.UTC),
         "job_id": attempt,
         "model_type": "bert",
         "hardware_type": "H100",
