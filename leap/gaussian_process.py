@@ -85,9 +85,6 @@ KERNEL = {
     "team_configuration": Component(0.089, {"devices": 1.3, "batch": 1.2, "years": 0.053}),
     "configuration": Component(0.032, {"devices": 0.2, "batch": 5.3, "years": 0.097}),
 }
-# What is expected of hardware before any run: throughput goes with the geometric mean of peak rate and memory bandwidth, as of
-# models of which half is bound by either (Williams et al. 2009). Runs then tell how each model differs from that.
-EXPECTED = {"peak": ("peak_bf16_tflops", 0.5), "bandwidth": ("memory_bandwidth_gbps", 0.5)}
 _TOTAL_VARIANCE = sum(part.amplitude**2 for part in KERNEL.values())
 
 
@@ -354,11 +351,16 @@ def _kernel(a: _Inputs, b: _Inputs) -> Floats:
 
 
 def _expected(runs: _Inputs) -> Floats:
-    """Give what is expected of each run from its hardware, relative to a typical one, shape (n,)."""
-    total = np.zeros(len(runs.years))
-    for name, (column, share) in EXPECTED.items():
-        total += share * (runs.specifications[:, _SPECIFICATIONS.index(name)] - np.log(NUMBER_COLUMNS[column]))
-    return total
+    """Give what hardware promises before any run, relative to the typical, shape (n,): a roofline (Williams et al. 2009).
+
+    A sample takes its arithmetic at the peak rate and its traffic at the memory's bandwidth, half of the time each on typical
+    hardware. Runs then tell how each model and each type differ from that.
+    """
+    peak, bandwidth = (runs.specifications[:, _SPECIFICATIONS.index(name)] for name in ("peak", "bandwidth"))
+    typical = NUMBER_COLUMNS
+    arithmetic = typical["peak_bf16_tflops"] / np.exp(peak)
+    traffic = typical["memory_bandwidth_gbps"] / np.exp(bandwidth)
+    return np.asarray(-np.log((arithmetic + traffic) / 2))
 
 
 def _distinct(inputs: _Inputs) -> tuple[Integers, Integers]:
