@@ -22,7 +22,7 @@ from leap.predictors.point import PointPredictor, learnable
 
 # The settings below were chosen on past nights, each among a handful; docs/experiments.md has what was tried.
 RIDGE_PENALTY = 10_000.0
-FOREST = {"n_estimators": 40, "min_samples_leaf": 3, "max_features": 0.3, "max_samples": 0.7}
+FOREST = {"n_estimators": 20, "min_samples_leaf": 3, "max_features": 0.3, "max_samples": 0.5}
 XGBOOST = {"learning_rate": 0.05, "max_depth": 4, "min_child_weight": 4, "subsample": 0.8, "colsample_bytree": 0.6, "lambda": 1.0}
 XGBOOST_ROUNDS = 300
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from leap.contracts import CANDIDATE_SCHEMA, REJECT_SCHEMA, SUBMISSION_SCHEMA, UTC_TIMESTAMP
-from leap.evaluation.backtest import backtest
+from leap.evaluation.backtest import Share, backtest
 from leap.evaluation.history import History, NothingToScoreError, end_before_final, training_matrix, window
 from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.features import State
@@ -198,3 +198,47 @@ def test_all_nights_but_the_first_and_the_last_are_scored_beside_the_table(state
 def test_an_end_before_all_runs_is_an_error_that_names_the_span(state, params):
     with pytest.raises(NothingToScoreError, match="2024-01-02 to 2024-01-02"):
         backtest(history_of([example("a", 1, 1.0)], state), params, nights=1, end=np.datetime64("2020-01-01"))
+
+
+def at(night: int, hour: int) -> dt.datetime:
+    return dt.datetime.combine(day(night), dt.time(hour), dt.UTC)
+
+
+def test_history_of_the_same_day_is_the_jobs_last_run_that_ended_before_the_start_else_the_table(state, params):
+    # given: three runs of job j on one night, the second starting when the first has ended, the third before the second ends;
+    # one of another job, and one of j on other hardware
+    def run(attempt: str, start: int, end: int, label: float, **change) -> dict:
+        return example(attempt, 3, label, job_id="j", started_at=at(3, start), ended_at=at(3, end), **change)
+
+    rows = [
+        example("before", 2, 1.0, job_id="other"),
+        run("first", 1, 2, 7.0),
+        run("second", 2, 4, 7.0),
+        run("third", 3, 5, 7.0),
+        run("elsewhere", 6, 7, 7.0, hardware_type="A100"),
+        example("other", 3, 1.0, job_id="other", started_at=at(3, 8), ended_at=at(3, 9)),
+    ]
+    result = backtest(history_of(rows, state), params, nights=1, end=None, makers=[Recorder])
+    # then: second and third are told 7.0 by the first, other is told 1.0 by its run of the night before; the first is told 1.0 by
+    # the table, wrongly, and of A100 nobody tells anything
+    assert result.same_day == Share(5, 0.6, 0.6)
+
+
+def test_a_run_under_two_names_counts_once_in_the_figure_for_that(state, params):
+    rows = [
+        example("before", 2, 1.0),
+        example("a", 3, 1.0),
+        example("a-again", 3, 1.0, job_id="resubmitted"),
+        example("b", 3, 9.0, started_at=at(3, 1)),
+    ]
+    result = backtest(history_of(rows, state), params, nights=1, end=None, makers=[Recorder])
+    assert result.scorecards["recorder"].n == 3
+    assert result.scorecards["recorder"].within_10 == pytest.approx(2 / 3)
+    assert result.counted_once["recorder"] == Share(2, 0.5, 0.5)
+
+
+def test_the_mean_error_is_of_the_answers(state, params):
+    rows = [example("before", 2, 0.0), example("a", 3, 0.0), example("b", 3, float(np.log(0.5)))]
+    result = backtest(history_of(rows, state), params, nights=1, end=None, makers=[Recorder])
+    # predicted 1 for labels 1 and 0.5: off by 0 and by 100%
+    assert result.mean_ape["recorder"] == pytest.approx(0.5)
