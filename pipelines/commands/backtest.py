@@ -135,6 +135,7 @@ def backtest(
         raise typer.BadParameter("--against champion needs --params FILE: what the challenger does otherwise")
     if final and (end or skip_first is not None):
         raise typer.BadParameter("--final has its own nights: leave out --end and --skip-first")
+    names = _names(predictors)
     settings = Settings.from_environment()
     settings.enter()
     import numpy as np
@@ -149,7 +150,6 @@ def backtest(
     from leap.store.looks import record_look
     from leap.store.night import load_history
 
-    names = _names(predictors)
     overlaid = load_params(settings.params, params)
     chosen = load_params(settings.params, None) if against else overlaid
     makers = _makers(names, chosen)
