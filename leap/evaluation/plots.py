@@ -114,8 +114,9 @@ def plot_calibration(scorecards: Mapping[str, Scorecard], interval: float) -> Fi
     leap = scorecards.get("leap")
     counts = {tier: leap.tiers[tier].n if leap and tier in leap.tiers else 0 for tier in tiers}
     axes.set_xticks(np.arange(len(tiers)), [f"{tier}\n{counts[tier]} attempts" for tier in tiers])
-    axes.set_ylim(0, 1.02)
-    axes.legend(fontsize=8, loc="lower right", ncols=2)
+    axes.set_yticks(np.linspace(0, 1, 6))
+    axes.set_ylim(0, 1.3)  # room for the legend above a full bar
+    axes.legend(fontsize=8, loc="upper center", ncols=4)
     return figure
 
 

@@ -62,6 +62,7 @@ ANSWER_COLUMNS = ("throughput_p10", "throughput", "throughput_p90", "tier")
 _REQUIREMENTS = ("leap-fleet", "lightgbm", "mlflow", "numpy", "pandas", "pyarrow")
 _MAX_DIGEST_LENGTH = 36  # MLflow's limit
 _MAX_METRICS = 1000  # of one call; MLflow's limit
+_MILLISECONDS_FOR_PREDICTORS = 1000  # of a backtest's predictors each begins one earlier than the one before it
 _NOTE = "mlflow.note.content"  # the tag that MLflow's UI shows as description
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
@@ -89,6 +90,7 @@ class RegistryConfig(_Frozen):
     experiment_note: Text
     backtest_experiment: Text
     backtest_note: Text
+    backtest_columns: Mapping[Text, PositiveInt]
     shown_columns: Mapping[Text, PositiveInt]
     model: Text
     model_note: Text
@@ -218,24 +220,26 @@ class Registry:
         with self._speaking("log a backtest"):
             client = self._open()
             experiment = self._backtest_experiment(client)
-            parent = _begin(client, experiment, name, tags)
+            # The page lists the newest first, a hundred at a time: the backtest, then the predictors, then all their nights.
+            now = time.time_ns() // 1_000_000
+            parent = _begin(client, experiment, name, tags, now)
             begun = [parent]
             try:
                 client.log_batch(parent, params=_params(params))
                 client.log_dict(parent, json.loads(report), "backtest.json")
                 for plot, figure in plots.items():
                     client.log_figure(parent, figure, f"plots/{plot}.png")
-                for predictor, figures in scores.items():
+                for place, (predictor, figures) in enumerate(scores.items()):
                     nights = by_night.get(predictor, {})
-                    run = _begin(client, experiment, predictor, {**tags, "predictor": predictor}, parent)
+                    mine = {**tags, "predictor": predictor}
+                    run = _begin(client, experiment, predictor, mine, now - 1 - place, parent)
                     begun.append(run)
-                    series = [
-                        (key, value, step) for step, (_, of_night) in enumerate(nights.items()) for key, value in of_night.items()
-                    ]
                     _log_metrics(client, run, [(key, value, 0) for key, value in figures.items()])
+                    series = [(key, value, step) for step, each in enumerate(nights.values()) for key, value in each.items()]
                     _log_metrics(client, run, [(f"by_night/{key}", value, step) for key, value, step in series])
+                    before = now - _MILLISECONDS_FOR_PREDICTORS - place
                     for night, of_night in nights.items():
-                        child = _begin(client, experiment, night, {**tags, "predictor": predictor, NIGHT: night}, run)
+                        child = _begin(client, experiment, night, {**mine, NIGHT: night}, before, run)
                         begun.append(child)
                         _log_metrics(client, child, [(key, value, 0) for key, value in of_night.items()])
                         client.set_terminated(child)
@@ -319,7 +323,7 @@ class Registry:
             number = experiment.experiment_id
             if experiment.lifecycle_stage == "deleted":
                 client.restore_experiment(number)
-        self._furnish(client, number)
+        self._furnish(client, number, self.config.experiment_note, self.config.shown_columns)
         _remove_default(client)
 
     def _backtest_experiment(self, client: MlflowClient) -> str:
@@ -332,15 +336,15 @@ class Registry:
         number = client.create_experiment(name, artifact_location=location) if found is None else str(found.experiment_id)
         if found is not None and found.lifecycle_stage == "deleted":
             client.restore_experiment(number)
-        client.set_experiment_tag(number, _NOTE, self.config.backtest_note)
+        self._furnish(client, str(number), self.config.backtest_note, self.config.backtest_columns)
         return str(number)
 
-    def _furnish(self, client: MlflowClient, experiment_id: str) -> None:
+    def _furnish(self, client: MlflowClient, experiment_id: str, note: str, shown_columns: Mapping[str, int]) -> None:
         """Say on the experiment's page what its runs are, and keep a view of them that shows their scores."""
-        columns = dict(self.config.shown_columns)
+        columns = dict(shown_columns)
         view = {"selectedColumns": list(columns), "columnOrder": list(columns), "columnWidths": columns}
         for name, value in (
-            (_NOTE, self.config.experiment_note),
+            (_NOTE, note),
             ("mlflow.experimentKind", "custom_model_development"),
             (f"mlflow.sharedViewState.{RUNS_VIEW}", json.dumps(view)),
         ):
@@ -409,10 +413,12 @@ class Registry:
             ) from error
 
 
-def _begin(client: MlflowClient, experiment: str, name: str, tags: Mapping[str, str], parent: str | None = None) -> str:
+def _begin(
+    client: MlflowClient, experiment: str, name: str, tags: Mapping[str, str], began_ms: int, parent: str | None = None
+) -> str:
     """Begin a run, below `parent` where one is given; returns its id."""
     nested = {} if parent is None else {"mlflow.parentRunId": parent}
-    return str(client.create_run(experiment, run_name=name, tags={**tags, **nested}).info.run_id)
+    return str(client.create_run(experiment, began_ms, {**tags, **nested}, name).info.run_id)
 
 
 def _log_metrics(client: MlflowClient, run: str, metrics: Sequence[tuple[str, float, int]]) -> None:

@@ -92,6 +92,9 @@ def test_mlflow_has_a_run_per_predictor_and_night(home: Path, outcome: dict[str,
     (parent,) = below[None]
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert parent.data.tags["look"] == "none"
+    # the page lists the newest first: the backtest and its predictors, then the nights
+    newest = sorted(runs, key=lambda run: -run.info.start_time)
+    assert [run.info.run_name for run in newest[: 1 + len(NAMES)]] == [parent.info.run_name, *NAMES]
     predictors = {run.data.tags["predictor"]: run for run in below[parent.info.run_id]}
     assert set(predictors) == set(NAMES)
     for name, run in predictors.items():

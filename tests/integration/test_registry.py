@@ -32,6 +32,7 @@ CONFIG = RegistryConfig.model_validate(
         "experiment_note": "One run a night.",
         "backtest_experiment": "backtests",
         "backtest_note": "One run a backtest.",
+        "backtest_columns": {"metrics.`within_10`": 110},
         "shown_columns": {"metrics.`leap/within_10`": 120},
         "model": "throughput",
         "model_note": "Throughput of a job.",
