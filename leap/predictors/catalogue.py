@@ -15,10 +15,11 @@ from leap.predictors.neighbours import NearestNeighbours
 from leap.predictors.regression import RandomForest, Ridge, SubmittedFields, XGBoost
 from leap.predictors.stack import Stack
 
-STACK_MEMBERS = ("leap", "xgboost", "neighbours", "process", "last_value")
+# Members without the base that trees correct (neighbours, last value) made the stack worse, most where a configuration is new.
+STACK_MEMBERS = ("leap", "xgboost", "forest")
 
 # What a predictor needs beside LEAP's own dependencies: the modules of the extra `compare`.
-NEEDS = {"ridge": ("sklearn",), "forest": ("sklearn",), "xgboost": ("xgboost",), "stack": ("xgboost",)}
+NEEDS = {"ridge": ("sklearn",), "forest": ("sklearn",), "xgboost": ("xgboost",), "stack": ("sklearn", "xgboost")}
 
 
 class MissingExtraError(RuntimeError):
@@ -35,7 +36,7 @@ def make(name: str, params: Params) -> Predictor:
     missing = [module for module in NEEDS.get(name, ()) if find_spec(module) is None]
     if missing:
         raise MissingExtraError(
-            f"predictor {name!r} needs {', '.join(missing)}, which is not installed: pip install 'leap[compare]', "
+            f"predictor {name!r} needs {', '.join(missing)}, which is not installed: pip install 'leap-fleet[compare]', "
             "or leave it out of --predictors"
         )
     return _MAKERS[name](params)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from leap.contracts import TIERS, Tier
 from leap.predictors import Examples, Floats, Prediction
-from leap.predictors.gbdt import base, calibrate_half_widths
+from leap.predictors.gbdt import UNKNOWN_HALF_WIDTH, base, calibrate_half_widths
 
 INTERVAL_NIGHTS = 15  # errors on the newest so many nights, made by a twin that did not see them, give the interval
 
@@ -39,13 +39,12 @@ class PointPredictor(ABC):
 
     def fit(self, examples: Examples) -> Self:
         """Learn from the examples, after a first time without the newest nights, whose errors give the interval."""
-        ages = np.unique(examples.age_days)
-        oldest = min(INTERVAL_NIGHTS, len(ages) // 2)
         self._half_widths = {}
-        if oldest:
-            newest = examples.age_days < ages[oldest]
-            self.learn(examples.take(~newest))
-            self.take_interval_from(examples.take(newest))
+        parts = newest_apart(examples, INTERVAL_NIGHTS)
+        if parts:
+            older, newest = parts
+            self.learn(older)
+            self.take_interval_from(newest)
         self.learn(examples)
         return self
 
@@ -58,18 +57,39 @@ class PointPredictor(ABC):
     def predict(self, features: pa.Table) -> Prediction:
         """Predict n rows; NaN and tier `none` where the model has no answer."""
         p50 = self.answer(features)
-        tier = np.where(np.isfinite(p50), _tiers(features), Tier.NONE.value)
-        widths = [self._half_widths.get(name, (np.nan, np.nan)) for name in TIERS]
+        tier = _tiers(features)
+        known = np.isfinite(p50) & (tier != Tier.NONE.value)
+        p50 = np.where(known, p50, np.nan)
+        tier = np.where(known, tier, Tier.NONE.value)
+        widths = [self._half_widths.get(name, (UNKNOWN_HALF_WIDTH, UNKNOWN_HALF_WIDTH)) for name in TIERS]
         low, high = (np.select([tier == name for name in TIERS], [width[side] for width in widths], np.nan) for side in (0, 1))
         return Prediction(p50 - low, p50, p50 + high, tier)
 
 
+def newest_apart(examples: Examples, nights: int) -> tuple[Examples, Examples] | None:
+    """Split off the newest `nights` (half of all at most): the older examples, and the newest.
+
+    None where the older ones have nothing to correct: in the first nights of a fleet.
+    """
+    ages = np.unique(examples.age_days)
+    oldest = min(nights, len(ages) // 2)
+    if not oldest:
+        return None
+    newest = examples.age_days < ages[oldest]
+    older = examples.take(~newest)
+    return (older, examples.take(newest)) if _can_be_learned(older).any() else None
+
+
 def learnable(examples: Examples) -> Examples:
     """Keep the examples that have a base to correct and a target; ValueError where there is none."""
-    examples = examples.take(np.isfinite(base(examples.features)) & np.isfinite(examples.target))
+    examples = examples.take(_can_be_learned(examples))
     if not len(examples.target):
         raise ValueError("no example has any history before its own night; two nights with attempts at least are needed")
     return examples
+
+
+def _can_be_learned(examples: Examples) -> npt.NDArray[np.bool_]:
+    return np.isfinite(base(examples.features)) & np.isfinite(examples.target)
 
 
 def _tiers(features: pa.Table) -> npt.NDArray[np.str_]:

@@ -1,7 +1,8 @@
 """General learners on the encoded features: ridge regression, random forest, XGBoost; and LightGBM on the submitted fields alone.
 
 Each of the first three corrects the same base as LEAP's own model, with the same weights of examples and the same share of the
-correction on new configurations, so that what is compared is the learner.
+correction on new configurations, so that what is compared is the learner. They minimise squares, which a few runs that are off by
+a multiple would rule: a deviation counts up to `LARGEST_DEVIATION`. Without that each is two to three points worse.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from leap.predictors.gbdt import Encoder, base, condensed
 from leap.predictors.point import PointPredictor, learnable
 
 # The settings below were chosen on past nights, each among a handful; docs/experiments.md has what was tried.
-RIDGE_PENALTY = 10_000.0
-FOREST = {"n_estimators": 20, "min_samples_leaf": 3, "max_features": 0.3, "max_samples": 0.5}
+LARGEST_DEVIATION = 0.2  # in natural logs
+RIDGE_PENALTY = 100.0
+FOREST = {"n_estimators": 20, "min_samples_leaf": 3, "max_features": 0.3}
+FOREST_SAMPLES = 0.5  # share of the examples that each tree sees
 XGBOOST = {"learning_rate": 0.05, "max_depth": 4, "min_child_weight": 4, "subsample": 0.8, "colsample_bytree": 0.6, "lambda": 1.0}
-XGBOOST_ROUNDS = 300
+XGBOOST_ROUNDS = 100
 
 
 class Correction(PointPredictor):
@@ -43,7 +46,7 @@ class Correction(PointPredictor):
         matrix = self._encoder.transform(examples.features)
         residual = examples.target - base(examples.features)
         rows, residual, weight = condensed(matrix, residual, examples.age_days, self._params.half_life_days)
-        self.learn_residual(matrix[rows], residual, weight)
+        self.learn_residual(matrix[rows], np.clip(residual, -LARGEST_DEVIATION, LARGEST_DEVIATION), weight)
 
     def answer(self, features: pa.Table) -> Floats:
         """Give the base of each row and the correction; on a configuration never seen, a share of it."""
@@ -107,7 +110,9 @@ class RandomForest(Correction):
         from sklearn.ensemble import RandomForestRegressor
 
         settings: dict[str, Any] = FOREST
-        self._model = RandomForestRegressor(**settings, random_state=self._seed, n_jobs=1)
+        # A whole number: scikit-learn takes a share of the sum of the weights, which is no number of examples.
+        samples = max(1, round(FOREST_SAMPLES * len(residual)))
+        self._model = RandomForestRegressor(**settings, max_samples=samples, random_state=self._seed, n_jobs=1)
         self._model.fit(matrix.astype(np.float32), residual, sample_weight=weight)
 
     def residual(self, matrix: Floats) -> Floats:
@@ -116,7 +121,7 @@ class RandomForest(Correction):
 
 
 class XGBoost(Correction):
-    """XGBoost on absolute errors, with categories as such."""
+    """XGBoost on squared errors, with categories as such."""
 
     name = "xgboost"
 
@@ -126,7 +131,7 @@ class XGBoost(Correction):
 
         data = self._data(matrix, label=residual, weight=weight)
         settings = {
-            "objective": "reg:absoluteerror",
+            "objective": "reg:squarederror",
             "tree_method": "hist",
             "nthread": 1,
             "seed": self._seed,

@@ -10,10 +10,10 @@ import pyarrow as pa
 from scipy.optimize import nnls
 
 from leap.predictors import Examples, Floats, Predictor
-from leap.predictors.point import PointPredictor
+from leap.predictors.point import PointPredictor, newest_apart
 
 BLEND_NIGHTS = 30  # the weights are those that were best on so many newest nights, by members that did not see them
-PULL = 3.0  # towards equal weights, in units of so many examples that are off by their usual error
+PULL = 30.0  # towards equal weights, in units of so many examples that are off by their usual error
 
 
 class Stack(PointPredictor):
@@ -29,13 +29,12 @@ class Stack(PointPredictor):
 
     def fit(self, examples: Examples) -> Self:
         """Fit the members without the newest nights, whose errors give weights and interval, then on all."""
-        ages = np.unique(examples.age_days)
-        oldest = min(BLEND_NIGHTS, len(ages) // 2)
         self._weights = np.full((2, len(self._makers)), 1 / len(self._makers))
-        if oldest:
-            newest = examples.age_days < ages[oldest]
-            self.learn(examples.take(~newest))
-            asked = examples.take(newest)
+        self._half_widths = {}
+        parts = newest_apart(examples, BLEND_NIGHTS)
+        if parts:
+            older, asked = parts
+            self.learn(older)
             answers = self._answers(asked.features)
             seen = _seen(asked.features)
             whole = np.isfinite(answers).all(axis=1) & np.isfinite(asked.target)
