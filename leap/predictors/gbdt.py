@@ -36,6 +36,8 @@ MIN_TIER_RESIDUALS = 30  # a tier with fewer held-out errors borrows its interva
 ENOUGH_TIER_RESIDUALS = 300  # the newest so many held-out errors of a tier tell its interval; older ones are left out
 CALIBRATION_FOLDS = (1, 4, 16)  # held-out errors are of the newest nights, of so many times as many, and so on
 WIDENING = 1.5
+# The trees minimise squares, which a few runs that are off by a multiple would rule: a deviation counts up to this, in logs.
+LARGEST_DEVIATION = 0.2
 # A tier that no held-out error speaks for is not trusted to be better than this many standard deviations of the process.
 UNKNOWN_HALF_WIDTH = 2.0
 
@@ -137,7 +139,7 @@ class GbdtPredictor:
             raise ValueError("no example has any history before its own night; LEAP needs two nights with attempts at least")
         self.encoder = Encoder.fit(examples.features, self._levels)
         matrix = self.encoder.transform(examples.features)
-        residual = examples.target - base(examples.features)
+        residual = np.clip(examples.target - base(examples.features), -LARGEST_DEVIATION, LARGEST_DEVIATION)
         rows, residual, weight = condensed(matrix, residual, examples.age_days, self._params.half_life_days)
         data = lgb.Dataset(
             matrix[rows],
@@ -266,7 +268,7 @@ class GbdtPredictor:
         # LightGBM fails where the share of a few examples is less than one.
         bagging_fraction = params.bagging_fraction if examples * params.bagging_fraction >= 1 else 1.0
         return {
-            "objective": "regression_l1",
+            "objective": "regression",
             "learning_rate": params.learning_rate,
             "num_leaves": params.num_leaves,
             "min_data_in_leaf": params.min_data_in_leaf,
