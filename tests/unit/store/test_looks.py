@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from leap.evaluation.backtest import BacktestResult
+from leap.evaluation.backtest import BacktestResult, Share
 from leap.evaluation.compare import Difference, SliceScore
 from leap.evaluation.metrics import Scorecard
 from leap.store.looks import LooksError, record_look
@@ -24,7 +24,8 @@ def result() -> BacktestResult:
     ]
     nights = np.array(["2025-01-01", "2025-01-03"], "datetime64[D]")
     cards = {"leap": card("leap", 0.8), "lookup": card("lookup", 0.7)}
-    return BacktestResult(nights, cards, {}, {"leap": Difference(0.1, 0.02, 0.18)}, slices)
+    over = {"leap": {"lookup": Difference(0.1, 0.02, 0.18)}}
+    return BacktestResult(nights, cards, {}, over, slices, {}, {}, {}, Share(40, 0.9, 0.95))
 
 
 def test_looks_are_counted_and_the_rest_of_the_document_stays(tmp_path):
