@@ -55,10 +55,13 @@ with night_lock(Home(Path(root)), owner="leap nightly"):
     if child == "subprocess":
         pid = subprocess.Popen(["sleep", "60"]).pid
     if child == "fork":
+        here, there = os.pipe()
         pid = os.fork()
         if not pid:
+            os.write(there, b".")  # it has begun to run, and so has let go of the lock
             time.sleep(60)
             os._exit(0)
+        os.read(here, 1)
     print(pid, flush=True)
     time.sleep(60)
 """
