@@ -21,11 +21,10 @@ from assets.resources import (
     WarehouseResource,
 )
 from assets.tables import described, markdown_figure, markdown_table, transposed
-from leap.evaluation.history import History, training_matrix
+from leap.evaluation.history import History
 from leap.evaluation.plots import plot_predicted_over_label, plot_scores
-from leap.features import State
-from leap.gaussian_process import GaussianProcess
 from leap.store.challenger import load_champion, log_challenger, prediction_table, scorecard_table, write_challenger
+from leap.store.examples import assemble_examples, read_quarantine
 from leap.store.night import NightFolder, export_night, open_night
 from leap.store.warehouse import replace
 from leap.training import train
@@ -97,12 +96,15 @@ def night_dataset(night: NightResource, home: HomeResource, warehouse: Warehouse
 def assembled_examples(night: NightResource, home: HomeResource, params: ParamsResource) -> dg.MaterializeResult[Any]:
     """Assemble the features once, for all who need them."""
     dataset = open_night(home.get(), night.night)
-    examples = dataset.table("training_examples")
-    process = GaussianProcess.from_examples(examples)
-    state = State.from_table(dataset.table("state_history"), params.get().features.state_levels, process)
-    matrix = training_matrix(examples, state)
+    matrix = assemble_examples(dataset, params.get())
     NightFolder.of(home.get(), night.night).write_table("matrix", matrix)
-    return dg.MaterializeResult(metadata={"dagster/row_count": matrix.num_rows, "columns": matrix.num_columns})
+    return dg.MaterializeResult(
+        metadata={
+            "dagster/row_count": matrix.num_rows,
+            "examples in all": dataset.manifest.tables["training_examples"].rows,
+            "columns": matrix.num_columns,
+        }
+    )
 
 
 @dg.multi_asset(
@@ -125,7 +127,7 @@ def train_challenger(
     dataset = open_night(home.get(), night.night)
     matrix = folder.read_table("matrix")
     champion = load_champion(home.get(), matrix.column_names)
-    history = History.from_matrix(matrix, dataset.table("quarantine"))
+    history = History.from_matrix(matrix, read_quarantine(dataset, params.get()))
     result = train(history, params.get(), np.datetime64(night.night, "D"), champion)
     bundle = write_challenger(folder, result, dataset, params.get())
     model = log_challenger(

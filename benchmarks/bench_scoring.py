@@ -20,7 +20,7 @@ from leap.contracts import CANDIDATE_SCHEMA, SUBMISSION_SCHEMA
 from leap.features import State, assemble
 from leap.gaussian_process import GaussianProcess
 from leap.predictors.gbdt import GbdtPredictor
-from leap.store.night import load_history
+from leap.store.examples import load_history
 
 ROWS = 100_000  # the candidates are repeated up to so many
 

@@ -1,10 +1,11 @@
-"""What `marts.state_history` costs: dbt's build against one hand-written statement, and a night's increment against the whole.
+"""What history costs: `marts.state_history` and features read from it against hand-written SQL, an increment against the whole.
 
 The hand-written side is one statement of running windows over the same table, with the same rows as output (checked, row by
 row). It is right only where no label is ever corrected, so the history that both build has late records but no corrections.
 LEAP's side also stands corrections, keeps what its next increment compares with, and holds the memory of one level at a time. The
-night that the increment adds corrects labels of two nights before and has late records. Each side runs in a process of its own,
-under the same limit of memory; times are of the build alone, without the start of Python or dbt.
+night that the increment adds corrects labels of two nights before and has late records. Then the features of every attempt are
+read from that history as Parquet: by `assemble` in batches, and by one statement of ASOF joins. Each side runs in a process of
+its own, under the same limit of memory; times are of the work alone, without the start of Python or dbt.
 
 By default 270,000 attempts; `--full` takes 9 million (50,000 a day, 180 nights), and leaves out what takes long: `--hand-written`
 and `--check` put it back.
@@ -24,8 +25,14 @@ from time import perf_counter
 from typing import Any
 
 import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from leap.contracts import CANDIDATE_SCHEMA, SUBMISSION_SCHEMA
+from leap.features import State, assemble, level_feature_names
 from leap.params import load_params
+from leap.store.warehouse import read
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECT = REPOSITORY / "dbt_project"
@@ -117,15 +124,90 @@ LEFT JOIN evidence ON recency = last_recency
 """
 
 
+_ROW = ("attempt_id", "version")
+_EXAMPLES_OF_NIGHTS = "SELECT *, ended_at::DATE AS night FROM marts.fct_training_examples"
+_BATCH_ROWS = 500_000
+
+
+def key(columns: list[str]) -> str:
+    """Write the key of a level."""
+    whole = {"num_devices", "global_batch_size"}
+    return " || chr(31) || ".join(
+        f"CAST(CAST(floor({column} + 0.5) AS BIGINT) AS VARCHAR)" if column in whole else column for column in columns
+    )
+
+
+def hand_written_features() -> str:
+    """Give the statement that reads the features of all levels for each attempt at its cut, right where nothing is withdrawn."""
+    keys = ", ".join(f"{key(columns)} AS key_{level}" for level, columns in LEVELS.items())
+    joins = "\n".join(
+        f"ASOF LEFT JOIN (FROM marts.state_history WHERE level = '{level}') AS {level} "
+        f"ON examples.key_{level} = {level}.key AND examples.night >= {level}.night"
+        for level in LEVELS
+    )
+    columns = []
+    for level in LEVELS:
+        values = (
+            f"ln(1 + {level}.evidence_count)", f"{level}.last_log_throughput", f"{level}.median_log_throughput",
+            f"{level}.median_log_throughput + (log_peak - {level}.mean_log_peak)", f"{level}.spread_log_throughput",
+            f"{level}.mean_log_devices", f"{level}.mean_log_batch",
+            f"(epoch(examples.night::TIMESTAMPTZ) - floor(epoch({level}.last_ended_at))) / 86400",
+        )  # fmt: skip
+        columns += [f"{value} AS {name}" for value, name in zip(values, level_feature_names(level), strict=True)]
+    return f"""
+    WITH examples AS (
+        SELECT *, {keys}, ln(coalesce(peak_bf16_tflops, peak_fp32_tflops)) AS log_peak FROM ({_EXAMPLES_OF_NIGHTS})
+    )
+    SELECT {", ".join(_ROW)}, {", ".join(columns)} FROM examples {joins}
+    """
+
+
+def assembled_features(path: Path, memory: str, out: Path) -> float:
+    """Write the features of all levels by LEAP's own way, batch by batch; give seconds."""
+    names = [name for level in LEVELS for name in level_feature_names(level)]
+    with connect(path, memory) as connection:
+        start = perf_counter()
+
+        def level_of(level: str) -> pa.Table:
+            return read(connection, "FROM marts.state_history WHERE level = ? ORDER BY key, night", [level])
+
+        state = State.from_reader(level_of, LEVELS, is_held=True)
+        for level in LEVELS:
+            state.lookup(level, pa.array([None], pa.string()), np.array(["2025-01-01"], dtype="datetime64[D]"))
+        writer = None
+        for batch in connection.sql(_EXAMPLES_OF_NIGHTS).to_arrow_reader(_BATCH_ROWS):
+            rows = pa.Table.from_batches([batch])
+            asked, offered = (
+                rows.select([name for name in schema.names if name in rows.column_names])
+                for schema in (SUBMISSION_SCHEMA, CANDIDATE_SCHEMA)
+            )
+            nights = rows["night"].to_numpy().astype("datetime64[D]")
+            features = assemble(asked, offered, state, nights)
+            table = pa.table({name: rows[name] for name in _ROW} | {name: features[name] for name in names})
+            writer = writer or pq.ParquetWriter(out, table.schema, compression="snappy")
+            writer.write_table(table)
+        assert writer is not None
+        writer.close()
+        return perf_counter() - start
+
+
+def differing_features(folder: Path, memory: str) -> float:
+    """Count the attempts whose features differ between the two files by more than rounding."""
+    names = [name for level in LEVELS for name in level_feature_names(level)]
+    differ = " OR ".join(
+        f"(isfinite(ours.{name}) IS DISTINCT FROM (theirs.{name} IS NOT NULL)) OR abs(ours.{name} - theirs.{name}) > 1e-9"
+        for name in names
+    )
+    sql = f"""
+    SELECT count(*) FILTER (ours.attempt_id IS NULL OR theirs.attempt_id IS NULL OR {differ})
+    FROM '{folder}/assembled.parquet' AS ours FULL JOIN '{folder}/hand_written.parquet' AS theirs USING (attempt_id, version)
+    """
+    with connect(Path(":memory:"), memory) as connection:
+        return float(connection.execute(sql).fetchall()[0][0])
+
+
 def hand_written() -> str:
     """Give the statement, for the levels of params.yaml."""
-    whole = {"num_devices", "global_batch_size"}
-
-    def key(columns: list[str]) -> str:
-        return " || chr(31) || ".join(
-            f"CAST(CAST(floor({column} + 0.5) AS BIGINT) AS VARCHAR)" if column in whole else column for column in columns
-        )
-
     selects = [
         f"SELECT '{level}' AS level, {key(columns)} AS key, visible_from, recency, log_throughput_per_device, "
         "units, peak_units, devices_units, batch_units FROM evidence"
@@ -206,11 +288,38 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, float]:
     figures["increment_share"] = figures["increment_s"] / figures["whole_s"]
     (counted,) = execute(path, options.memory, "SELECT count(*) FROM marts.state_history")
     figures["rows"] = counted[0]
+    compare_features(folder, options, figures)
     if options.check:
         execute(path, options.memory, "CREATE TABLE by_night AS FROM marts.state_history")
         figures["again_s"], _ = dbt_build(folder, options.memory, "--full-refresh")
         figures["rows_that_differ_when_rebuilt"] = differing(path, options.memory, "by_night", "marts.state_history")
     return figures
+
+
+def compare_features(folder: Path, options: argparse.Namespace, figures: dict[str, float]) -> None:
+    """Read the features of all attempts, each side in a process of its own, and add the figures."""
+    path = folder / "warehouse.duckdb"
+    for name in ("assembled", "hand_written")[: 2 if options.hand_written else 1]:
+        printed, figures[f"{name}_features_gib"] = measured(
+            [sys.executable, __file__, "--features", name, str(path), "--memory", options.memory]
+        )
+        figures[f"{name}_features_s"] = float(printed)
+    if options.hand_written:
+        figures["features_ratio"] = figures["assembled_features_s"] / figures["hand_written_features_s"]
+        both = [figures[f"{name}_s"] for name in ("whole", "assembled_features", "hand_written", "hand_written_features")]
+        figures["whole_and_features_ratio"] = (both[0] + both[1]) / (both[2] + both[3])
+        figures["features_that_differ"] = differing_features(folder, options.memory)
+
+
+def side_of_features(which: str, path: Path, memory: str) -> float:
+    """Write one side's features beside the warehouse; give seconds."""
+    out = path.with_name(f"{which}.parquet")
+    if which == "assembled":
+        return assembled_features(path, memory, out)
+    with connect(path, memory) as connection:
+        start = perf_counter()
+        connection.execute(f"COPY ({hand_written_features()}) TO '{out}' (FORMAT parquet)")
+        return perf_counter() - start
 
 
 def differing(path: Path, memory: str, one: str, other: str) -> float:
@@ -234,7 +343,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the warehouse is made; much space for --full")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--features", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.features:
+        print(side_of_features(options.features[0], Path(options.features[1]), options.memory))
+        return
     if options.bare:
         with connect(options.bare, options.memory) as connection:
             start = perf_counter()
@@ -259,7 +372,13 @@ def main() -> None:
     print(f"  leap, whole             {figures['whole_s']:7.1f} s  {figures['whole_gib']:5.1f} GiB  {ratio}")
     print(f"  leap, one more night    {figures['increment_s']:7.1f} s  {figures['increment_gib']:5.1f} GiB")
     print(f"  increment / whole       {figures['increment_share']:7.3f}")
-    for name in ("rows_that_differ", "rows_that_differ_when_rebuilt"):
+    for name, said in (("assembled", "features by assemble"), ("hand_written", "features by hand")):
+        if f"{name}_features_s" in figures:
+            print(f"  {said:22s}  {figures[f'{name}_features_s']:7.1f} s  {figures[f'{name}_features_gib']:5.1f} GiB")
+    if options.hand_written:
+        print(f"  features, ratio         {figures['features_ratio']:7.2f}")
+        print(f"  whole and features      {figures['whole_and_features_ratio']:7.2f}")
+    for name in ("rows_that_differ", "features_that_differ", "rows_that_differ_when_rebuilt"):
         if name in figures:
             print(f"  {name.replace('_', ' ')}: {int(figures[name])}")
 

@@ -18,7 +18,7 @@ import numpy as np
 import simulated
 
 from leap.predictors.gbdt import GbdtPredictor, base, condensed
-from leap.store.night import load_history
+from leap.store.examples import load_history
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ known at the cut of N, so that the newest row with ``night <= submission's night
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -113,10 +114,10 @@ class Evidence:
 class State:
     """The evidence of every level, over many nights (`marts.state_history`) or at one cut (`marts.state_current`)."""
 
-    def __init__(self, levels: Levels, tables: Mapping[str, _LevelTable], process: GaussianProcess | None = None) -> None:
+    def __init__(self, levels: Levels, table_of: Callable[[str], _LevelTable], process: GaussianProcess | None = None) -> None:
         self.levels = {level: tuple(columns) for level, columns in levels.items()}
         self.process = process
-        self._tables = dict(tables)
+        self._table_of = table_of
 
     @classmethod
     def from_table(cls, table: pa.Table, levels: Levels, process: GaussianProcess | None = None) -> State:
@@ -130,11 +131,26 @@ class State:
         for level in levels:
             start, stop = np.searchsorted(names, level, "left"), np.searchsorted(names, level, "right")
             tables[level] = _LevelTable.from_sorted(table.slice(start, stop - start))
-        return cls(levels, tables, process)
+        return cls(levels, tables.__getitem__, process)
+
+    @classmethod
+    def from_reader(
+        cls, read: Callable[[str], pa.Table], levels: Levels, process: GaussianProcess | None = None, *, is_held: bool = False
+    ) -> State:
+        """Look up in what `read` gives for a level: its rows by key and night.
+
+        Unless `is_held`, no level is held for longer than one look and each look reads it anew: for a history that is larger
+        than memory and is asked about once.
+        """
+
+        def table_of(level: str) -> _LevelTable:
+            return _LevelTable.from_sorted(read(level))
+
+        return cls(levels, cache(table_of) if is_held else table_of, process)
 
     def lookup(self, level: str, keys: pa.Array, nights: Nights) -> Evidence:
         """Return the evidence of `level` for each key (null = no key) as known at the cut of each night."""
-        return self._tables[level].lookup(keys, nights)
+        return self._table_of(level).lookup(keys, nights)
 
 
 @dataclass(frozen=True)

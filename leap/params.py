@@ -51,9 +51,10 @@ class IngestParams(_Frozen):
 
 
 class FeatureParams(_Frozen):
-    """The levels of history."""
+    """The levels of history, and how many examples of a night get features."""
 
     state_levels: dict[str, tuple[str, ...]]
+    max_attempts_a_night: Count
 
     @model_validator(mode="after")
     def _levels_are_known(self) -> FeatureParams:

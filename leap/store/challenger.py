@@ -27,6 +27,7 @@ from leap.serving.reader import SnapshotReader
 from leap.serving.scorer import OFFER_COLUMNS, BundleFacts, Scorer, write_bundle
 from leap.serving.snapshot import SnapshotError
 from leap.store.datasets import Dataset
+from leap.store.examples import read_examples
 from leap.store.home import Home
 from leap.store.model_tables import PREDICTIONS_SCHEMA, SCORECARDS_SCHEMA, VERDICTS_SCHEMA
 from leap.store.night import NightFolder
@@ -76,7 +77,7 @@ def write_challenger(folder: NightFolder, result: TrainingResult, dataset: Datas
         levels=dict(params.features.state_levels),
     )
     offers = offers.sort_by([("hardware_type", "ascending"), ("pool", "ascending")])
-    process = GaussianProcess.from_examples(dataset.table("training_examples")).at(facts.cut)
+    process = GaussianProcess.from_examples(read_examples(dataset, params)).at(facts.cut)
     write_bundle(bundle, result.challenger, dataset.table("state_current"), process, offers, facts)
     return bundle
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -16,14 +17,8 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from leap.evaluation.history import History, training_matrix
-from leap.features import State
-from leap.gaussian_process import GaussianProcess
-from leap.params import Params
-from leap.sources.admission import EARLIEST
 from leap.store.datasets import STATEMENTS, Dataset, export, open_dataset
 from leap.store.files import write_atomic
 from leap.store.home import Home
@@ -40,9 +35,10 @@ DATASET_TABLES = {
     "ranking_candidates": ("marts.fct_ranking_candidates", "job_key, hardware_type, num_devices, pool"),
     "hardware_types": ("marts.dim_hardware_type", "hardware_type"),
 }
-# When and in which load a record came says nothing of what it holds: two homes that read the same logs know the same.
 _STATE = "state_history"
+# When and in which load a record came says nothing of what it holds: two homes that read the same logs know the same.
 _NOT_CONTENT = ("received_at", "load_id")
+_ROWS_AT_ONCE = 200_000
 
 
 class NightStepMissing(FileNotFoundError):
@@ -105,18 +101,20 @@ def forget_older(home: Home, night: date) -> None:
 
 
 def export_night(connection: duckdb.DuckDBPyConnection, home: Home, night: date) -> Dataset:
-    """Export the marts and the quarantine as the night's dataset, under an id that comes from night and content."""
-    tables = {
-        name: read(connection, f"select * from {table} order by {order}") for name, (table, order) in DATASET_TABLES.items()
-    }
+    """Export the marts and the quarantine as the night's dataset, under an id that comes from night and content.
+
+    Tables pass through batch by batch: they may be larger than memory.
+    """
+    queries = {name: f"select * from {table} order by {order}" for name, (table, order) in DATASET_TABLES.items()}
+    digest = hashlib.sha256()
+    for name, (table, _) in DATASET_TABLES.items():
+        digest.update(_content(connection, name, table).encode())
+    tables: dict[str, pa.Table | pa.RecordBatchReader] = {name: _stream(connection, query) for name, query in queries.items()}
     statement = compiled_state(home.work / "dbt")
     if statement is not None:
         tables[STATEMENTS] = pa.table({"name": [_STATE], "statement": [statement]})
-    content = {
-        name: table.drop_columns([column for column in _NOT_CONTENT if column in table.column_names])
-        for name, table in tables.items()
-    }
-    dataset_id = export(home.datasets, tables, night, _digest(connection, content))
+        digest.update(statement.encode())
+    dataset_id = export(home.datasets, tables, night, digest.hexdigest())
     NightFolder.of(home, night).write_facts("dataset", {"id": dataset_id})
     return open_dataset(home.datasets, dataset_id)
 
@@ -127,7 +125,14 @@ def export_results(connection: duckdb.DuckDBPyConnection, home: Home, night: dat
         name: read(connection, f"select * from model.{name} where night = ? order by all", [night])
         for name in ("predictions", "scorecards", "verdicts")
     }
-    return export(home.results, tables, night, _digest(connection, tables))
+    digest = hashlib.sha256()
+    for name, rows in tables.items():
+        connection.register("rows_of_night", rows)
+        try:
+            digest.update(_content(connection, name, "rows_of_night").encode())
+        finally:
+            connection.unregister("rows_of_night")
+    return export(home.results, tables, night, digest.hexdigest())
 
 
 def open_night(home: Home, night: date) -> Dataset:
@@ -135,39 +140,27 @@ def open_night(home: Home, night: date) -> Dataset:
     return open_dataset(home.datasets, NightFolder.of(home, night).read_facts("dataset")["id"])
 
 
-def _digest(connection: duckdb.DuckDBPyConnection, tables: dict[str, pa.Table]) -> str:
-    """Hash the rows of all tables, in the order they stand."""
-    digest = hashlib.sha256()
-    for name, rows in tables.items():
-        connection.register("content", rows)
-        try:
-            text = read(connection, "select md5(string_agg(md5(content::varchar), '')) as rows from content")["rows"][0].as_py()
-        finally:
-            connection.unregister("content")
-        digest.update(f"{name}:{rows.num_rows}:{text};".encode())
-    return digest.hexdigest()
+def _stream(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatchReader:
+    """Give the rows of a query batch by batch; it runs once they are asked for."""
+    schema = read(connection, f"from ({query}) limit 0").schema
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        # A connection gives one stream at a time; a cursor is a connection of its own to the same database.
+        with connection.cursor() as cursor:
+            cursor.execute("set timezone = 'UTC'")
+            yield from cursor.sql(query).to_arrow_reader(_ROWS_AT_ONCE)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def load_history(dataset: Dataset, params: Params) -> History:
-    """Assemble the features of a dataset's examples, and give them ready to be cut at any night.
-
-    Raises NightStepMissing where `params` names a level of history that the dataset was not built with.
+def _content(connection: duckdb.DuckDBPyConnection, name: str, relation: str) -> str:
+    """Say what the rows of a table hold, in whichever order they stand."""
+    columns = connection.execute(f"describe {relation}").fetchall()
+    kept = ", ".join(f'"{column[0]}"' for column in columns if column[0] not in _NOT_CONTENT)
+    # A sum of hashes is the same for the same rows, and needs no more memory for more of them.
+    sql = f"""
+        select count(*) as rows, sum(md5_number_lower(content::varchar)) as total
+        from (select {kept} from {relation}) as content
     """
-    table = dataset.table("state_history")
-    absent = sorted(set(params.features.state_levels) - set(table["level"].unique().to_pylist()))
-    if absent and table.num_rows:
-        raise NightStepMissing(
-            f"dataset {dataset.id} has no history of level {', '.join(absent)}; run `leap nightly` with these params first"
-        )
-    examples = dataset.table("training_examples")
-    process = GaussianProcess.from_examples(examples)
-    matrix = training_matrix(examples, State.from_table(table, params.features.state_levels, process))
-    return History.from_matrix(matrix, with_possible_start(dataset.table("quarantine")))
-
-
-def with_possible_start(quarantine: pa.Table) -> pa.Table:
-    """Leave out the rejects that say they started after they arrived, or long ago: such a time makes no night of its own."""
-    started_at = quarantine["started_at"]
-    earliest = pa.scalar(EARLIEST, started_at.type)
-    possible = pc.and_(pc.greater_equal(started_at, earliest), pc.less_equal(started_at, quarantine["received_at"]))
-    return quarantine.filter(pc.fill_null(possible, False))
+    (counted,) = read(connection, sql).to_pylist()
+    return f"{name}:{counted['rows']}:{counted['total']};"

@@ -147,8 +147,8 @@ def backtest(
     from leap.params import load_params
     from leap.store.backtests import KeptPredictions
     from leap.store.datasets import open_dataset
+    from leap.store.examples import load_history
     from leap.store.looks import record_look
-    from leap.store.night import load_history
 
     overlaid = load_params(settings.params, params)
     chosen = load_params(settings.params, None) if against else overlaid

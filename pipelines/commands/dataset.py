@@ -102,14 +102,15 @@ def _matrix(dataset: "Dataset", params: "Params") -> "pa.Table":
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from leap.store.night import load_history
+    from leap.evaluation.history import MATRIX_COLUMNS
+    from leap.store.examples import assemble_examples, read_examples
 
-    examples = dataset.table("training_examples")
-    features = load_history(dataset, params).features
+    examples = read_examples(dataset, params)
+    features = assemble_examples(dataset, params)
     row = {name: examples[name] for name in (*_ROW, *_LABEL) if name in examples.column_names}
     row["job"] = pc.coalesce(examples["job_id"], examples["attempt_id"])
     named = {name: row[name] for name in (*_ROW, *_LABEL) if name in row}
-    return pa.table(named | {name: features[name] for name in features.column_names})
+    return pa.table(named | {name: features[name] for name in features.column_names if name not in MATRIX_COLUMNS})
 
 
 def _readme(dataset: "Dataset", params: "Params", matrix: "pa.Table") -> dict[str, Any]:
@@ -124,6 +125,7 @@ def _readme(dataset: "Dataset", params: "Params", matrix: "pa.Table") -> dict[st
         "night": dataset.manifest.night.isoformat(),
         "file": "examples.parquet",
         "rows": matrix.num_rows,
+        "rows_in_dataset": dataset.manifest.tables["training_examples"].rows,
         "attempts": pc.count_distinct(matrix["attempt_id"]).as_py(),
         "jobs": pc.count_distinct(matrix["job"]).as_py(),
         "nights": {name: None if value is None else value.isoformat() for name, value in nights.items()},

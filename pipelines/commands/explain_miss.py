@@ -12,6 +12,9 @@ from pipelines.settings import Settings
 if TYPE_CHECKING:
     from leap.evaluation.explain import Explanation
 
+# What it takes to find an attempt by a part of its name.
+_NAMED = ["attempt_id", "segment_number", "is_newest", "model_type", "hardware_type", "num_devices", "night"]
+
 
 def explain_miss(
     attempt: Annotated[str, typer.Argument(help="The attempt's id, its beginning or any part of it.", show_default=False)],
@@ -49,13 +52,15 @@ def explain_miss(
     from leap.evaluation.history import end_before_final
     from leap.params import load_params
     from leap.store.datasets import open_dataset
-    from leap.store.night import load_history
+    from leap.store.examples import load_history, read_examples
 
     chosen = load_params(settings.params, params)
     opened = open_dataset(settings.home / "datasets", dataset)
-    examples = opened.table("training_examples")
+    whole = opened.table("training_examples", _NAMED)
+    attempt = whole["attempt_id"][_find(whole, opened, attempt)].as_py()
+    examples = read_examples(opened, chosen, also=[attempt])
     row = _find(examples, opened, attempt)
-    history = load_history(opened, chosen)
+    history = load_history(opened, chosen, also=[attempt])
     explanation = explain(examples, history, row, chosen)
     is_final = history.night[row] > end_before_final(history)
     note = "a look at the nights that are kept for the final score: change nothing because of it" if is_final else None

@@ -50,7 +50,7 @@ def hold_out(
     from leap.evaluation.holdout import hold_out as run
     from leap.params import load_params
     from leap.store.datasets import open_dataset
-    from leap.store.night import load_history
+    from leap.store.examples import load_history
     from leap.store.state import rebuild_state
 
     chosen = load_params(settings.params, params)

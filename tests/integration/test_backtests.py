@@ -20,7 +20,7 @@ from leap.evaluation.retrain import answers_by_night
 from leap.predictors.catalogue import make
 from leap.store.backtests import KeptPredictions
 from leap.store.home import Home
-from leap.store.night import load_history
+from leap.store.examples import load_history
 from leap.store.registry import Registry, RegistryError, load_registry_config
 
 if TYPE_CHECKING:

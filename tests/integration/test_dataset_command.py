@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leap.evaluation.history import days
-from leap.store.night import load_history
+from leap.store.examples import load_history
 
 if TYPE_CHECKING:
     from tests.integration.conftest import SimulatedNight

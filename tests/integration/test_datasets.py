@@ -13,7 +13,7 @@ import pytest
 
 from leap.contracts import UTC_TIMESTAMP
 from leap.store.datasets import DatasetError, DatasetMissing, export, open_dataset, prune
-from leap.store.night import with_possible_start
+from leap.store.examples import with_possible_start
 
 NIGHT = date(2026, 11, 30)
 ATTEMPTS = pa.table({"attempt_id": ["a", "b", "c"], "throughput": [100.0, 110.0, None]})

@@ -17,7 +17,7 @@ from leap.evaluation.explain import Explanation, NothingKnownError, contribution
 from leap.evaluation.history import History
 from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.predictors.gbdt import GbdtPredictor, base
-from leap.store.night import load_history
+from leap.store.examples import load_history
 
 if TYPE_CHECKING:
     from tests.integration.conftest import SimulatedNight

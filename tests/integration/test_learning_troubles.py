@@ -14,7 +14,7 @@ import pyarrow as pa
 from leap.evaluation.history import History
 from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.store.datasets import Dataset
-from leap.store.night import load_history
+from leap.store.examples import load_history
 from leap.training import train
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from leap.evaluation.backtest import Share, backtest
 from leap.evaluation.history import History, NothingToScoreError, end_before_final, training_matrix, window
 from leap.evaluation.retrain import default_predictors, fit_with_intervals
 from leap.features import State
-from leap.params import FeatureParams, Params, load_params
+from leap.params import Params, load_params
 from leap.predictors import Examples, Prediction
 
 EXAMPLE_SCHEMA = pa.schema(
@@ -37,7 +37,7 @@ EXAMPLE_SCHEMA = pa.schema(
 @pytest.fixture
 def params(repository, levels) -> Params:
     whole = load_params(repository / "params.yaml")
-    return whole.model_copy(update={"features": FeatureParams(state_levels=levels)})
+    return whole.model_copy(update={"features": whole.features.model_copy(update={"state_levels": levels})})
 
 
 def day(number: int) -> dt.date:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from leap.features import State, assemble
-from leap.params import FeatureParams, Params, load_params
+from leap.params import Params, load_params
 from leap.predictors import Examples, Predictor
 from leap.predictors.catalogue import NAMES, MissingExtraError, make
 from leap.predictors.completion import complete
@@ -24,7 +24,7 @@ CORRECTIONS = ("ridge", "forest", "xgboost")
 @pytest.fixture
 def params(repository, levels) -> Params:
     whole = load_params(repository / "params.yaml")
-    return whole.model_copy(update={"features": FeatureParams(state_levels=levels)})
+    return whole.model_copy(update={"features": whole.features.model_copy(update={"state_levels": levels})})
 
 
 @pytest.fixture
