@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 
 from assets.resources import OWNER, HomeResource, NightResource, ParamsResource, RegistryResource, WarehouseResource
 from assets.tables import described, markdown_table
@@ -27,6 +28,7 @@ from leap.store.quality import (
     validate_training_profile,
     write_report,
 )
+from leap.store.quarantine import share_by_day, sudden_rise
 from leap.store.warehouse import read, reconciliation, replace
 from leap.training import CHAMPION
 
@@ -82,6 +84,19 @@ def quarantined(warehouse: WarehouseResource, params: ParamsResource) -> dg.Asse
         description=f"{share:.2%} of the records are faulty; the gate max_quarantined_share is {limit:.2%}",
         metadata={"share": share, "reasons": markdown_table(reasons)},
     )
+
+
+@dg.asset_check(asset=["raw", "quarantine"], description="Share of the day's arrivals that is faulty, against the days before.")
+def quarantine_did_not_rise(warehouse: WarehouseResource, params: ParamsResource) -> dg.AssetCheckResult:
+    """Fail where an exporter, a mapping or a name has just changed; what was kept is good, so the night goes on."""
+    limits = params.get().quarantine
+    with warehouse.connect(read_only=True) as connection:
+        shares = share_by_day(connection, limits.days)
+    risen = sudden_rise(shares, limits.max_rise, limits.min_records)
+    days = pa.table({name: [getattr(day, name) for day in shares] for name in ("day", "records", "faulty", "share")})
+    newest = f"{shares[-1].share:.2%} of {shares[-1].records} records that arrived on {shares[-1].day}" if shares else "none yet"
+    result = held([risen] if risen else [], f"faulty: {newest}")
+    return result._replace(metadata={**result.metadata, "by day of arrival": markdown_table(days)})
 
 
 @dg.asset_check(asset=["raw", "hardware_spellings"], blocking=True, description="Every admitted spelling resolves to a type.")

@@ -29,10 +29,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leap.contracts import CANDIDATE_SCHEMA, SUBMISSION_SCHEMA
+from leap.contracts import CANDIDATE_SCHEMA, REJECT_SCHEMA, SUBMISSION_SCHEMA, UTC_TIMESTAMP
 from leap.features import State, assemble, level_feature_names
 from leap.params import load_params
-from leap.store.warehouse import read
+from leap.store.datasets import export, open_dataset
+from leap.store.examples import load_history
+from leap.store.warehouse import read, stream
+from leap.training import train
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECT = REPOSITORY / "dbt_project"
@@ -309,6 +312,10 @@ def compare_features(folder: Path, options: argparse.Namespace, figures: dict[st
         both = [figures[f"{name}_s"] for name in ("whole", "assembled_features", "hand_written", "hand_written_features")]
         figures["whole_and_features_ratio"] = (both[0] + both[1]) / (both[2] + both[3])
         figures["features_that_differ"] = differing_features(folder, options.memory)
+    for name in ("assembled", "hand_written"):
+        (folder / f"{name}.parquet").unlink(missing_ok=True)
+    printed, figures["night_gib"] = measured([sys.executable, __file__, "--features", "train", str(path), "--memory", "3GB"])
+    figures |= {f"night_{name}": value for name, value in json.loads(printed).items()}
 
 
 def side_of_features(which: str, path: Path, memory: str) -> float:
@@ -320,6 +327,42 @@ def side_of_features(which: str, path: Path, memory: str) -> float:
         start = perf_counter()
         connection.execute(f"COPY ({hand_written_features()}) TO '{out}' (FORMAT parquet)")
         return perf_counter() - start
+
+
+def night_training(path: Path, memory: str) -> dict[str, float]:
+    """Export the examples and their history as a night's dataset, and train on it as a night does; give seconds and rows."""
+    unknown = [
+        f"NULL::{kind} AS {name}"
+        for schema in (SUBMISSION_SCHEMA, CANDIDATE_SCHEMA)
+        for name, kind in ((field.name, "DOUBLE" if pa.types.is_floating(field.type) else "VARCHAR") for field in schema)
+    ]
+    figures = dict[str, float]()
+    with connect(path, memory) as connection:
+        present = {row[0] for row in connection.execute("DESCRIBE marts.fct_training_examples").fetchall()}
+        absent = ", ".join(one for one in unknown if one.rpartition(" ")[2] not in present)
+        examples = (
+            f"SELECT *, {absent}, visible_to IS NULL AS is_newest, 'succeeded' AS outcome, "
+            f"ended_at - INTERVAL 1 HOUR AS started_at FROM ({_EXAMPLES_OF_NIGHTS}) ORDER BY attempt_id, version"
+        )
+        start = perf_counter()
+        rejects = pa.schema([*REJECT_SCHEMA, pa.field("received_at", UTC_TIMESTAMP)]).empty_table()
+        tables = {
+            "training_examples": stream(connection, examples),
+            "state_history": stream(connection, "FROM marts.state_history ORDER BY level, key, night"),
+            "quarantine": rejects,
+        }
+        export(path.parent / "datasets", tables, START + timedelta(days=400), "benchmark")
+        figures["export_s"] = perf_counter() - start
+    params = load_params(REPOSITORY / "params.yaml")
+    start = perf_counter()
+    history = load_history(open_dataset(path.parent / "datasets"), params)
+    figures["load_history_s"] = perf_counter() - start
+    figures["examples_with_features"] = len(history.night)
+    start = perf_counter()
+    result = train(history, params, history.night.max() + np.timedelta64(1, "D"), None)
+    figures["train_s"] = perf_counter() - start
+    figures["scored_attempts"] = result.scorecards["leap"].n
+    return figures
 
 
 def differing(path: Path, memory: str, one: str, other: str) -> float:
@@ -346,7 +389,12 @@ def main() -> None:
     parser.add_argument("--features", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.features:
-        print(side_of_features(options.features[0], Path(options.features[1]), options.memory))
+        which, path = options.features[0], Path(options.features[1])
+        print(
+            json.dumps(night_training(path, options.memory))
+            if which == "train"
+            else side_of_features(which, path, options.memory)
+        )
         return
     if options.bare:
         with connect(options.bare, options.memory) as connection:
@@ -378,6 +426,9 @@ def main() -> None:
     if options.hand_written:
         print(f"  features, ratio         {figures['features_ratio']:7.2f}")
         print(f"  whole and features      {figures['whole_and_features_ratio']:7.2f}")
+    learned = figures["night_load_history_s"] + figures["night_train_s"]
+    print(f"  a night's training      {learned:7.1f} s  {figures['night_gib']:5.1f} GiB (with the export)")
+    print(f"    on {int(figures['night_examples_with_features']):,} examples; the export took {figures['night_export_s']:.1f} s")
     for name in ("rows_that_differ", "features_that_differ", "rows_that_differ_when_rebuilt"):
         if name in figures:
             print(f"  {name.replace('_', ' ')}: {int(figures[name])}")

@@ -50,6 +50,14 @@ class IngestParams(_Frozen):
     min_steady_seconds: Annotated[float, Field(ge=0)]
 
 
+class QuarantineParams(_Frozen):
+    """What counts as a sudden rise of faulty records."""
+
+    days: Annotated[int, Field(ge=2)]
+    max_rise: Share
+    min_records: Count
+
+
 class FeatureParams(_Frozen):
     """The levels of history, and how many examples of a night get features."""
 
@@ -127,6 +135,7 @@ class Params(_Frozen):
 
     seed: int
     ingest: IngestParams
+    quarantine: QuarantineParams
     features: FeatureParams
     model: ModelParams
     validation: ValidationParams

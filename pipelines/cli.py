@@ -16,6 +16,7 @@ from pipelines.commands.ingest import ingest
 from pipelines.commands.init import init
 from pipelines.commands.leaks import leaks
 from pipelines.commands.nightly import nightly
+from pipelines.commands.quarantine import quarantine
 from pipelines.commands.rank import rank
 from pipelines.commands.simulate import simulate
 from pipelines.commands.ui import ui
@@ -40,6 +41,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(init)
 app.add_typer(ingest, name="ingest")
+app.add_typer(quarantine, name="quarantine")
 app.command()(nightly)
 app.command()(rank)
 app.command()(backtest)

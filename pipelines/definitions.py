@@ -22,9 +22,9 @@ from assets.resources import (
     RegistryResource,
     WarehouseResource,
 )
-from pipelines.jobs import NIGHTLY_JOB
+from pipelines.jobs import INGEST_JOB, NIGHTLY_JOB
 from pipelines.schedules import build_nightly_schedule
-from pipelines.sensors import dead_runs
+from pipelines.sensors import build_landing_sensor, dead_runs
 from pipelines.settings import Settings, SettingsError
 
 
@@ -36,9 +36,9 @@ def build_defs(settings: Settings, *, resource_overrides: Mapping[str, Any] | No
     return dg.Definitions(
         assets=[build_dbt_assets(settings.manifest), *dg.load_assets_from_modules(modules)],
         asset_checks=dg.load_asset_checks_from_modules(modules),
-        jobs=[NIGHTLY_JOB],
+        jobs=[NIGHTLY_JOB, INGEST_JOB],
         schedules=[build_nightly_schedule(settings.sources)],
-        sensors=[dead_runs],
+        sensors=[dead_runs, build_landing_sensor(settings.sources)],
         resources={**_resources(settings), **(resource_overrides or {})},
         # also for assets that a person materialises by hand: the night lock is held by the run's one process
         executor=dg.in_process_executor,

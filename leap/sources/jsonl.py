@@ -72,6 +72,11 @@ def read(paths: Sequence[Path], params: IngestParams, progress: Progress = no_pr
     return _read_files(_find_files(paths), progress)
 
 
+def parse(lines: bytes, name: str) -> ReadBatch:
+    """Read lines that are in memory as `read` reads those of a file called `name`; line 1 is the first."""
+    return _parse_block(lines, _Place(name, name, 1))
+
+
 def render(attempts: pa.Table) -> pa.ChunkedArray:
     """Give each row of `attempts` as the JSON object that `read` reads back.
 

@@ -10,7 +10,11 @@ from pathlib import Path
 
 from leap.params import IngestParams
 from leap.sources import Progress, ReadBatch, jsonl, mlperf
+from leap.sources.mlperf_files import ARCHIVE_SUFFIXES
 
 Reader = Callable[[Sequence[Path], IngestParams, Progress], Iterator[ReadBatch]]
 
 READERS: dict[str, Reader] = {"jsonl": jsonl.read, "mlperf": mlperf.read}
+
+# How the names of a kind's files end, where a folder of them may hold others too.
+SUFFIXES: dict[str, tuple[str, ...]] = {"jsonl": jsonl.SUFFIXES, "mlperf": ARCHIVE_SUFFIXES}

@@ -6,6 +6,7 @@ What lives here: the order of the three. What does not: parsing (`leap.sources`)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +20,9 @@ from leap.params import IngestParams
 from leap.sources import Progress, SourceError, no_progress
 from leap.sources.admission import Admission, admit
 from leap.sources.mlperf_checks import hold_to_roofline
+from leap.sources.pseudonym import leave_out_user, pseudonymise
 from leap.sources.readers import READERS
-from leap.store.warehouse import SliceCount, load, read
+from leap.store.warehouse import SliceCount, load, pseudonym_key, read
 
 _LOOKED_AT = 200_000
 _SHOWN_SLICES = 100
@@ -50,16 +52,34 @@ def ingest(
     """
     if kind not in READERS:
         raise SourceError(f"unknown kind of log {kind!r}; LEAP reads {', '.join(sorted(READERS))}: name a source as KIND=PATH")
-    resolver, catalog = read_resolver(seeds), read_catalog(seeds / "hardware_types.csv")
-    return load(
-        connection,
-        (
-            hold_to_roofline(admission, catalog.table)
-            for admission in _admitted(kind, paths, resolver, params, received_at, progress)
-        ),
-        received_at=received_at,
-        load_id=load_id,
-    )
+    gate, key = AdmissionGate.from_seeds(seeds, params), pseudonym_key(connection)
+
+    def admissions() -> Iterator[Admission]:
+        for batch in READERS[kind](paths, params, progress):
+            admission = gate.admit(pseudonymise(batch.attempts, key), received_at)
+            yield Admission(admission.kept, pa.concat_tables([leave_out_user(batch.rejects), admission.rejects]))
+
+    return load(connection, admissions(), received_at=received_at, load_id=load_id)
+
+
+@dataclass(frozen=True)
+class AdmissionGate:
+    """All that a record must pass: field checks, hardware that is known, no label above the roofline of that hardware."""
+
+    resolver: HardwareResolver
+    catalog: pa.Table
+    params: IngestParams
+
+    @classmethod
+    def from_seeds(cls, seeds: Path, params: IngestParams) -> AdmissionGate:
+        """Read hardware types and spellings as the seeds of today say them."""
+        return cls(read_resolver(seeds), read_catalog(seeds / "hardware_types.csv").table, params)
+
+    def admit(self, attempts: pa.Table, received_at: datetime) -> Admission:
+        """Part attempts (`READ_SCHEMA`) into those that are kept and rejects with a reason."""
+        spellings = attempts["hardware_name"].unique().to_pylist()
+        admission = admit(attempts, self.resolver.resolve(spellings), self.params, received_at)
+        return hold_to_roofline(admission, self.catalog)
 
 
 def read_resolver(seeds: Path) -> HardwareResolver:
@@ -179,43 +199,31 @@ def newest_attempts(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     return read(connection, sql, [_LOOKED_AT])
 
 
+# The faulty among the records in quarantine.
+FAULTY = """
+    select rejected.content_hash, rejected.received_at
+    from raw.quarantine as rejected
+    where
+        rejected.reason not in ('not-finished', 'too-short')
+        and not (
+            rejected.reason in ('missing-field', 'bad-throughput')
+            and coalesce(rejected.outcome, 'succeeded') in ('failed', 'cancelled', 'preempted')
+        )
+        and not exists (select 1 from raw.job_attempts as kept where kept.attempt_id = rejected.attempt_id)
+"""
+
+
 def quarantined_share(connection: duckdb.DuckDBPyConnection) -> float:
     """Give the share of faulty records among all that could have been learned from, 0 to 1.
 
     Not faulty is a record whose attempt was admitted since, and one that has nothing to tell: an attempt that has not ended, that
     was measured too shortly, or that ended badly before it had a throughput.
     """
-    sql = """
-        with faulty as (
-            select rejected.content_hash
-            from raw.quarantine as rejected
-            where
-                rejected.reason not in ('not-finished', 'too-short')
-                and not (
-                    rejected.reason in ('missing-field', 'bad-throughput')
-                    and coalesce(rejected.outcome, 'succeeded') in ('failed', 'cancelled', 'preempted')
-                )
-                and not exists (select 1 from raw.job_attempts as kept where kept.attempt_id = rejected.attempt_id)
-        )
-
+    sql = f"""
         select
-            (select count(*) from faulty)::double as faulty,
+            (select count(*) from ({FAULTY}))::double as faulty,
             (select count(*) from raw.job_attempts)::double as kept
     """
     counts = read(connection, sql).to_pylist()[0]
     total = counts["faulty"] + counts["kept"]
     return float(counts["faulty"] / total) if total else 0.0
-
-
-def _admitted(
-    kind: str,
-    paths: Sequence[Path],
-    resolver: HardwareResolver,
-    params: IngestParams,
-    received_at: datetime,
-    progress: Progress,
-) -> Iterator[Admission]:
-    for batch in READERS[kind](paths, params, progress):
-        spellings = batch.attempts["hardware_name"].unique().to_pylist()
-        admission = admit(batch.attempts, resolver.resolve(spellings), params, received_at)
-        yield Admission(admission.kept, pa.concat_tables([batch.rejects, admission.rejects]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -23,7 +22,7 @@ from leap.store.datasets import STATEMENTS, Dataset, export, open_dataset
 from leap.store.files import write_atomic
 from leap.store.home import Home
 from leap.store.state import compiled_state
-from leap.store.warehouse import read
+from leap.store.warehouse import read, stream
 
 # The tables of the night's dataset: where each comes from, and the order that makes it the same whenever it is rebuilt.
 DATASET_TABLES = {
@@ -38,7 +37,6 @@ DATASET_TABLES = {
 _STATE = "state_history"
 # When and in which load a record came says nothing of what it holds: two homes that read the same logs know the same.
 _NOT_CONTENT = ("received_at", "load_id")
-_ROWS_AT_ONCE = 200_000
 
 
 class NightStepMissing(FileNotFoundError):
@@ -109,7 +107,7 @@ def export_night(connection: duckdb.DuckDBPyConnection, home: Home, night: date)
     digest = hashlib.sha256()
     for name, (table, _) in DATASET_TABLES.items():
         digest.update(_content(connection, name, table).encode())
-    tables: dict[str, pa.Table | pa.RecordBatchReader] = {name: _stream(connection, query) for name, query in queries.items()}
+    tables: dict[str, pa.Table | pa.RecordBatchReader] = {name: stream(connection, query) for name, query in queries.items()}
     statement = compiled_state(home.work / "dbt")
     if statement is not None:
         tables[STATEMENTS] = pa.table({"name": [_STATE], "statement": [statement]})
@@ -138,19 +136,6 @@ def export_results(connection: duckdb.DuckDBPyConnection, home: Home, night: dat
 def open_night(home: Home, night: date) -> Dataset:
     """Open the dataset that `export_night` made for `night`. Raises NightStepMissing, DatasetMissing."""
     return open_dataset(home.datasets, NightFolder.of(home, night).read_facts("dataset")["id"])
-
-
-def _stream(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatchReader:
-    """Give the rows of a query batch by batch; it runs once they are asked for."""
-    schema = read(connection, f"from ({query}) limit 0").schema
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        # A connection gives one stream at a time; a cursor is a connection of its own to the same database.
-        with connection.cursor() as cursor:
-            cursor.execute("set timezone = 'UTC'")
-            yield from cursor.sql(query).to_arrow_reader(_ROWS_AT_ONCE)
-
-    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def _content(connection: duckdb.DuckDBPyConnection, name: str, relation: str) -> str:

@@ -7,6 +7,7 @@ not: what becomes of raw records (the dbt project), and which of them are truste
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ RAW_SCHEMAS: Mapping[str, pa.Schema] = {
 
 # Readers may yield a batch per file; batches are staged together up to this many rows.
 _STAGED_ROWS = 50_000
+_STREAMED_ROWS = 200_000
 _NAME = r"[a-z][a-z0-9_]{0,62}"
 
 
@@ -138,6 +140,43 @@ def load(con: duckdb.DuckDBPyConnection, batches: Iterable[Admission], received_
     return counts
 
 
+def readmit(
+    con: duckdb.DuckDBPyConnection, kept: pa.Table, content_hashes: pa.ChunkedArray, received_at: datetime, load_id: str
+) -> list[SliceCount]:
+    """Move records from quarantine to the attempts, in one transaction, and count by slice what became of them.
+
+    `kept` (`ADMITTED_SCHEMA`) is what was made of them, `content_hashes` names in the same order the rows of ``raw.quarantine``.
+    The counts of this load are of no record read, as many quarantined below zero as left, and what they became: so over all
+    loads ``read = kept + quarantined + duplicates`` holds as before.
+    """
+    with _transaction(con), _registered(con, rows=pa.table({"content_hash": content_hashes})):
+        con.execute("CREATE OR REPLACE TEMP TABLE leaving AS FROM rows")
+        _stage(con, [Admission(kept, REJECT_SCHEMA.empty_table())])
+        con.execute(_MARK_ATTEMPTS)
+        arrival = {"received_at": received_at, "load_id": load_id}
+        con.execute(_INSERT_ATTEMPTS, arrival)
+        con.execute(_INSERT_READMISSION, arrival)
+        con.execute("DELETE FROM raw.quarantine WHERE content_hash IN (FROM temp.leaving)")
+        con.execute(_INSERT_SPELLINGS, {"received_at": received_at})
+        counts = _counts(con, load_id)
+        _check(counts, 0, load_id)
+        con.execute("DROP TABLE temp.leaving; DROP TABLE temp.marked_attempts")
+        for name in _STAGED:
+            con.execute(f"DROP TABLE temp.{name}")
+    return counts
+
+
+def pseudonym_key(con: duckdb.DuckDBPyConnection) -> bytes:
+    """Give the key of this home's pseudonyms, made at random when it is first asked for.
+
+    It is in the warehouse alone, which nobody but the night opens; no dataset and no log holds it.
+    """
+    con.execute("CREATE SCHEMA IF NOT EXISTS private; CREATE TABLE IF NOT EXISTS private.pseudonym_key (key BLOB NOT NULL)")
+    if not _scalar(con, "SELECT count(*) FROM private.pseudonym_key", []):
+        con.execute("INSERT INTO private.pseudonym_key VALUES (?)", [secrets.token_bytes(32)])
+    return bytes(con.execute("SELECT key FROM private.pseudonym_key").fetchall()[0][0])
+
+
 def reconciliation(con: duckdb.DuckDBPyConnection) -> pa.Table:
     """Count by source and slice what all loads report beside what the tables hold.
 
@@ -155,6 +194,19 @@ def read(con: duckdb.DuckDBPyConnection, sql: str, params: Sequence[Any] | Mappi
         raise ValueError(f"not a query, it returns no rows: {sql}")
     table: pa.Table = result.to_arrow_table()
     return table
+
+
+def stream(con: duckdb.DuckDBPyConnection, sql: str) -> pa.RecordBatchReader:
+    """Give the rows of a query batch by batch, so that they may be more than memory holds; it runs once they are asked for."""
+    schema = read(con, f"from ({sql}) limit 0").schema
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        # A connection gives one stream at a time; a cursor is a connection of its own to the same database.
+        with con.cursor() as cursor:
+            cursor.execute("SET timezone = 'UTC'")
+            yield from cursor.sql(sql).to_arrow_reader(_STREAMED_ROWS)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def replace(con: duckdb.DuckDBPyConnection, table: str, rows: pa.Table, where: Mapping[str, Any]) -> None:
@@ -283,8 +335,9 @@ def _text(field: pa.Field) -> str:
     return f'epoch_us("{field.name}")::VARCHAR' if pa.types.is_timestamp(field.type) else f'"{field.name}"::VARCHAR'
 
 
-# As JSON, because a value may hold any separator, and null differs from an empty string.
-_ATTEMPT_HASH = f"md5(to_json([{', '.join(_text(field) for field in ATTEMPT_SCHEMA)}]))"
+# As JSON, because a value may hold any separator, and null differs from an empty string. The user is a pseudonym, which differs
+# from home to home, and nothing depends on it: the same log has the same hashes everywhere.
+_ATTEMPT_HASH = f"md5(to_json([{', '.join(_text(field) for field in ATTEMPT_SCHEMA if field.name != 'user')}]))"
 _REJECT_HASH = """md5(to_json([
     source, attempt_id, reason, record,
     CASE WHEN record IS NULL THEN file END, CASE WHEN record IS NULL THEN line::VARCHAR END
@@ -329,6 +382,20 @@ SELECT
     $load_id AS load_id, source, slice, $received_at::TIMESTAMPTZ AS received_at,
     count(*) FILTER (what = 'read') AS records_read, count(*) FILTER (what = 'kept') AS kept,
     count(*) FILTER (what = 'quarantined') AS quarantined, count(*) FILTER (what = 'duplicate') AS duplicates
+FROM counted GROUP BY source, slice ORDER BY source, slice
+"""
+
+_INSERT_READMISSION = """
+INSERT INTO raw.loads BY NAME
+WITH counted AS (
+    SELECT source, slice, 'left' AS what FROM raw.quarantine WHERE content_hash IN (FROM temp.leaving)
+    UNION ALL SELECT source, slice, 'kept' FROM temp.marked_attempts WHERE NOT is_duplicate
+    UNION ALL SELECT source, slice, 'duplicate' FROM temp.marked_attempts WHERE is_duplicate
+)
+SELECT
+    $load_id AS load_id, source, slice, $received_at::TIMESTAMPTZ AS received_at,
+    0 AS records_read, count(*) FILTER (what = 'kept') AS kept,
+    -count(*) FILTER (what = 'left') AS quarantined, count(*) FILTER (what = 'duplicate') AS duplicates
 FROM counted GROUP BY source, slice ORDER BY source, slice
 """
 
