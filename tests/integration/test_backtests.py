@@ -19,8 +19,8 @@ from leap.evaluation.history import choose_nights, end_before_final
 from leap.evaluation.retrain import answers_by_night
 from leap.predictors.catalogue import make
 from leap.store.backtests import KeptPredictions
-from leap.store.home import Home
 from leap.store.examples import load_history
+from leap.store.home import Home
 from leap.store.registry import Registry, RegistryError, load_registry_config
 
 if TYPE_CHECKING:
