@@ -12,7 +12,16 @@ import dagster as dg
 from assets.resources import OWNER, NightResource, ParamsResource, ProjectResource, WarehouseResource
 from assets.tables import described, markdown_lines, markdown_table
 from leap.sources import SourceError
-from leap.store.ingest import counts_text, ingest, off_group, off_group_text, reasons_of, reasons_text
+from leap.store.ingest import (
+    counts_text,
+    ingest,
+    off_group,
+    off_group_text,
+    reasons_of,
+    reasons_text,
+    relabelled,
+    relabelled_text,
+)
 from leap.store.warehouse import SliceCount, create_raw_tables, read, reconciliation
 
 _RAW = {
@@ -65,7 +74,12 @@ def raw_ingest(
             )
         counts = {name: read(connection, f"select count(*) as n from raw.{name}")["n"][0].as_py() for name in _RAW}
         slices = reconciliation(connection)
-        reasons, strangers = reasons_of(connection, load_ids), off_group(connection, load_ids)
+        told = [
+            counts_text(loaded),
+            reasons_text(reasons_of(connection, load_ids)),
+            relabelled_text(relabelled(connection, load_ids)),
+            off_group_text(off_group(connection, load_ids)),
+        ]
     if not counts["loads"]:
         raise SourceError("nothing was ever read: name a source with --source KIND=PATH, or set LEAP_SOURCES")
     for name, count in counts.items():
@@ -73,9 +87,7 @@ def raw_ingest(
         if name == "loads":
             metadata |= {
                 **{figure.replace("_", " "): sum(getattr(count, figure) for count in loaded) for figure in _FIGURES},
-                "summary": markdown_lines(
-                    "\n".join(filter(None, [counts_text(loaded), reasons_text(reasons), off_group_text(strangers)]))
-                ),
+                "summary": markdown_lines("\n".join(filter(None, told))),
                 "by slice": markdown_table(slices),
             }
         yield dg.MaterializeResult(asset_key=["raw", name], metadata=metadata)

@@ -186,6 +186,11 @@ ATTEMPT_SCHEMA = pa.schema(
         pa.field("throughput_scope", pa.string()),
         pa.field("steady_seconds", pa.float64()),
         pa.field("warmup_seconds", pa.float64()),
+        # A second measure of the throughput; a step is one of the whole job. `start_step` and `end_step` are the job's step
+        # counter where the steady time begins and ends: a resumed attempt starts at its checkpoint's.
+        pa.field("step_seconds", pa.float64()),
+        pa.field("start_step", pa.float64()),
+        pa.field("end_step", pa.float64()),
         pa.field("pinned", pa.bool_()),
         pa.field("eligible_hardware", pa.string()),  # JSON array of hardware types; null = any
         pa.field("ranking_id", pa.string()),

@@ -19,6 +19,7 @@ from leap.simulator.models import FAMILIES, Floats, Ints, ModelTypes
 from leap.simulator.runs import DAY_SECONDS, OUTCOMES, Attempts
 
 NUM_CLUSTERS = 4
+FEWEST_STEPS = 200  # counted in whole steps, fewer would say the throughput too roughly
 
 
 def write_submissions(attempts: Attempts, jobs: Jobs, teams: Teams, models: ModelTypes) -> pa.Table:
@@ -66,7 +67,10 @@ def write_attempts(
     cluster = (attempts.place * 7 + team) % NUM_CLUSTERS
     nodes = np.ceil(attempts.num_devices / NODE_DEVICES).astype(np.int64)
     unit = _units(teams.unit[team], jobs.sequence_length[job])
-    scope = teams.scope[team]
+    # A step is one of the whole job.
+    scope = np.where(unit == UNITS.index("steps/s"), SCOPES.index("job"), teams.scope[team])
+    steady = np.round(attempts.ended - attempts.started - attempts.warmup_seconds, 3)
+    step_seconds, start_step, end_step = _steps(submissions, throughput, steady, team, attempts.number)
     columns = {name: submissions[name] for name in SUBMISSION_SCHEMA.names}
     columns |= {
         "attempt_id": pc.binary_join_element_wise(
@@ -93,8 +97,11 @@ def write_attempts(
         "throughput": pa.array(_as_reported(throughput, submissions, unit, scope, attempts.num_devices, nodes)),
         "throughput_unit": _take(UNITS, unit),
         "throughput_scope": _take(SCOPES, scope),
-        "steady_seconds": pa.array(np.round(attempts.ended - attempts.started - attempts.warmup_seconds, 3)),
+        "steady_seconds": pa.array(steady),
         "warmup_seconds": pa.array(np.round(attempts.warmup_seconds, 3)),
+        "step_seconds": step_seconds,
+        "start_step": start_step,
+        "end_step": end_step,
         "pinned": pa.array(jobs.is_pinned[job]),
         "eligible_hardware": _take(jobs.eligible_hardware, job),
         "ranking_id": pa.nulls(len(job), pa.string()),
@@ -132,6 +139,26 @@ def _as_reported(
     batch, tokens = (submissions[name].to_numpy() for name in ("global_batch_size", "sequence_length"))
     per_second = np.choose(unit, [throughput, throughput * tokens, throughput / batch])
     return np.asarray(per_second / np.choose(scope, [np.ones_like(num_devices), num_devices, num_nodes]), np.float64)
+
+
+def _steps(
+    submissions: pa.Table, throughput: Floats, steady_seconds: Floats, team: Ints, number: Ints
+) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Give seconds a step, and the step counter at the begin and end of the steady time; null where the team does not log them.
+
+    Teams in turn log both, seconds only, nothing. A later attempt of a run goes on where an earlier one left a checkpoint.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        seconds = submissions["global_batch_size"].to_numpy() / throughput
+        steps = np.round(steady_seconds / seconds)
+    known = np.isfinite(seconds) & (seconds > 0)
+    timed, counted = known & (team % 3 != 2), known & (team % 3 == 0) & (steps >= FEWEST_STEPS)
+    start = np.where(number > 1, (number - 1) * 5000.0, 0.0) + 10
+    return (
+        pa.array(seconds, mask=~timed),
+        pa.array(start, mask=~counted),
+        pa.array(start + steps, mask=~counted),
+    )
 
 
 def _spell(spellings: list[list[str]], place: Ints, cluster: npt.NDArray[np.int64]) -> pa.Array:

@@ -1,8 +1,8 @@
 """Which of the attempts that were read may be learned from: field checks that all kinds of log share, and resolved hardware.
 
 What lives here: one list of rules, applied to whole tables; the first rule that a record breaks names its reason. What does
-not: how a spelling of hardware is resolved (`leap.hardware.names`), duplicates and storage (`leap.store.warehouse`), and any
-conversion: throughput stays as received, with its unit and scope.
+not: how a spelling of hardware is resolved (`leap.hardware.names`), what a label is where the record contradicts itself
+(`labels.py`), duplicates and storage (`leap.store.warehouse`), and any conversion: a throughput that is trusted stays as it came.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from leap.contracts import (
 )
 from leap.params import IngestParams
 from leap.sources.jsonl import render
+from leap.sources.labels import LABEL_COLUMNS, LabelProblem, settle
 
-ADMITTED_SCHEMA = READ_SCHEMA.append(pa.field("hardware_type", pa.string()))
+ADMITTED_SCHEMA = pa.schema([*READ_SCHEMA, pa.field("hardware_type", pa.string()), *LABEL_COLUMNS])
 
 # A time outside of these is a mistake of units or an empty value written as zero.
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
@@ -89,16 +90,18 @@ def admit(attempts: pa.Table, hardware: pa.Table, params: IngestParams, received
 
     `hardware` gives for each distinct spelling of ``hardware_name`` its ``hardware_type`` (null where it is not known) and the
     ``reason`` it is not known. `received_at` (UTC) is when the log arrived: nothing in it can have ended later. Kept rows keep
-    their order, have ``segment_number`` 1 where none was given, and end in ``hardware_type``. Reasons, in the order they are
-    tried: ``missing-field``, ``bad-name``, ``unknown-outcome``, ``not-finished``, ``bad-device-count``, ``unknown-hardware``,
-    ``bad-time``, ``bad-throughput``, ``unknown-unit``, ``unknown-scope``, ``bad-value``, ``unconvertible-unit``, ``too-short``.
-    A reject's ``record`` is the attempt as a line of JSON.
+    their order, have ``segment_number`` 1 where none was given, and end in ``hardware_type`` and `LABEL_COLUMNS`. Reasons, in the
+    order they are tried: ``missing-field``, ``bad-name``, ``unknown-outcome``, ``not-finished``, ``bad-device-count``,
+    ``unknown-hardware``, ``bad-time``, ``bad-throughput``, ``unknown-unit``, ``unknown-scope``, ``bad-value``,
+    ``unconvertible-unit``, ``too-short``, ``scope-disagrees``, ``unit-disagrees``, ``label-disagrees``. A reject's ``record`` is
+    the attempt as a line of JSON.
     """
-    rows = _with_hardware(attempts, hardware)
+    received = _with_hardware(attempts, hardware)
+    rows = settle(received, params.max_label_disagreement)
     rules = tuple(_rules(params, received_at))
     broken = _first_broken(rows, rules)
     kept = rows.filter(pc.is_null(broken)).select(ADMITTED_SCHEMA.names).cast(ADMITTED_SCHEMA)
-    return Admission(kept, _rejects(rows, broken, rules))
+    return Admission(kept, _rejects(rows, received, broken, rules))
 
 
 def _with_hardware(attempts: pa.Table, hardware: pa.Table) -> pa.Table:
@@ -121,22 +124,25 @@ def _first_broken(rows: pa.Table, rules: Sequence[_Rule]) -> pa.ChunkedArray:
     return broken
 
 
-def _rejects(rows: pa.Table, broken: pa.ChunkedArray, rules: Sequence[_Rule]) -> pa.Table:
-    """Give the rejects in the rows' own order; sentences and records are made for them alone."""
+def _rejects(rows: pa.Table, received: pa.Table, broken: pa.ChunkedArray, rules: Sequence[_Rule]) -> pa.Table:
+    """Give the rejects in the rows' own order; sentences are made for them alone, records of what was received."""
     numbers = pc.unique(broken.drop_null()).to_pylist()
     if not numbers:
         return REJECT_SCHEMA.empty_table()
     at = [pc.indices_nonzero(pc.fill_null(pc.equal(broken, number), False)) for number in numbers]
-    tables = [_rejects_of(rows.take(broken_rows), rules[number]) for number, broken_rows in zip(numbers, at, strict=True)]
+    tables = [
+        _rejects_of(rows.take(broken_rows), render(received.take(broken_rows)), rules[number])
+        for number, broken_rows in zip(numbers, at, strict=True)
+    ]
     return pa.concat_tables(tables).take(pc.sort_indices(pa.concat_arrays(at)))
 
 
-def _rejects_of(rows: pa.Table, rule: _Rule) -> pa.Table:
+def _rejects_of(rows: pa.Table, records: pa.ChunkedArray, rule: _Rule) -> pa.Table:
     where = pc.binary_join_element_wise(rows["file"], ", line ", rows["line"].cast(pa.string()), ": ", "")
     made = {
         "reason": pa.repeat(rule.reason, rows.num_rows),
         "detail": pc.binary_join_element_wise(where, rule.detail(rows), ""),
-        "record": render(rows),
+        "record": records,
     }
     return pa.table([made[name] if name in made else rows[name] for name in REJECT_SCHEMA.names], schema=REJECT_SCHEMA)
 
@@ -162,6 +168,7 @@ def _rules(params: IngestParams, received_at: datetime) -> Iterator[_Rule]:
     )
     yield from _time_rules(received_at)
     yield from _throughput_rules()
+    yield from _step_rules()
     yield _Rule(
         "too-short",
         lambda rows: pc.invert(pc.greater_equal(_measured_seconds(rows), params.min_steady_seconds)),
@@ -172,6 +179,8 @@ def _rules(params: IngestParams, received_at: datetime) -> Iterator[_Rule]:
             "",
         ),
     )
+    for problem in LabelProblem:
+        yield _Rule(problem.value, _is(problem.value, "label_problem"), _say("{label_detail}"))
 
 
 def _name_rules() -> Iterator[_Rule]:
@@ -252,6 +261,38 @@ def _throughput_rules() -> Iterator[_Rule]:
     yield _needs("missing-field", "throughput_scope", ThroughputScope.NODE, "num_nodes")
 
 
+def _step_rules() -> Iterator[_Rule]:
+    yield _Rule(
+        "bad-value",
+        lambda rows: pc.invert(_is_within(rows["step_seconds"], _LEAST_SIZE, _MOST_SIZE)),
+        _say("step_seconds is ", "{step_seconds}", "; it must be a number of seconds above 0, or left out."),
+    )
+    for name in ("start_step", "end_step"):
+        sentence = _say(f"{name} is ", f"{{{name}}}", "; it must be a count of steps from 0 up, or left out.")
+        yield _Rule("bad-value", _is_no_step(name), sentence)
+    yield _Rule(
+        "bad-value",
+        lambda rows: pc.less_equal(rows["end_step"], rows["start_step"]),
+        _say("end_step ", "{end_step}", " is not after start_step ", "{start_step}", "; both count the steps of the job."),
+    )
+    yield _Rule(
+        "unconvertible-unit",
+        lambda rows: pc.and_(
+            _is(ThroughputUnit.STEPS.value, "throughput_unit")(rows),
+            pc.not_equal(rows["throughput_scope"], ThroughputScope.JOB.value),
+        ),
+        _say(
+            "throughput is in steps/s of a ",
+            "{throughput_scope}",
+            "; a step is one of the whole job: write throughput_scope job.",
+        ),
+    )
+
+
+def _is(value: str, name: str) -> Callable[[pa.Table], pa.ChunkedArray]:
+    return lambda rows: pc.equal(rows[name], value)
+
+
 def _missing(name: str) -> _Rule:
     def breaks(rows: pa.Table) -> pa.ChunkedArray:
         column = rows[name]
@@ -281,6 +322,10 @@ def _needs(reason: str, name: str, value: str, needed: str) -> _Rule:
 
 def _is_no_count(name: str) -> Callable[[pa.Table], pa.ChunkedArray]:
     return lambda rows: pc.invert(_is_within(rows[name], 1, _MOST_DEVICES))
+
+
+def _is_no_step(name: str) -> Callable[[pa.Table], pa.ChunkedArray]:
+    return lambda rows: pc.invert(_is_within(rows[name], 0, _MOST_SIZE))
 
 
 def _holds_separator(name: str) -> Callable[[pa.Table], pa.ChunkedArray]:

@@ -132,6 +132,34 @@ def reasons_text(reasons: Sequence[Reason]) -> str:
     return "\n".join(["new in quarantine:", *lines] if lines else [])
 
 
+class Relabelled(NamedTuple):
+    """Labels that a rule made or replaced: the rule, how many, and where the first of them stands."""
+
+    rule: str
+    records: int
+    first: str
+
+
+def relabelled(connection: duckdb.DuckDBPyConnection, load_ids: Sequence[str]) -> list[Relabelled]:
+    """List by which rules labels of these loads are not the figure that was logged, most frequent first."""
+    sql = """
+        select
+            label_rule as rule, count(*) as records,
+            arg_min(file || ', line ' || line || ': ' || coalesce(throughput_as_logged::varchar, 'nothing') || ' logged, '
+                || throughput || ' ' || throughput_unit || ' taken', (file, line, content_hash)) as first
+        from raw.job_attempts
+        where label_rule is not null and load_id in (select unnest(?))
+        group by label_rule order by records desc, rule
+    """
+    return [Relabelled(**row) for row in read(connection, sql, [list(load_ids)]).to_pylist()]
+
+
+def relabelled_text(found: Sequence[Relabelled]) -> str:
+    """Say which labels a rule made or replaced, a line for each rule; nothing where none did."""
+    lines = [f"  {one.rule} {one.records}, the first: {one.first}" for one in found]
+    return "\n".join(["labels made or replaced by a rule:", *lines] if lines else [])
+
+
 class OffGroup(NamedTuple):
     """A job whose middle throughput is `factor` times that of the jobs like it."""
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from leap.contracts import ATTEMPT_SCHEMA, REJECT_SCHEMA, UTC_TIMESTAMP
 from leap.sources.admission import ADMITTED_SCHEMA, Admission
+from leap.sources.pseudonym import leave_out_user, pseudonymise
 
 _ARRIVAL = [
     pa.field("content_hash", pa.string(), nullable=False),
@@ -99,10 +100,16 @@ def connect(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def create_raw_tables(con: duckdb.DuckDBPyConnection) -> None:
-    """Create the schema ``raw`` and its tables where they are missing."""
+    """Create the schema ``raw`` and its tables where they are missing, and add columns that a newer LEAP has."""
     con.execute("CREATE SCHEMA IF NOT EXISTS raw")
     for table, schema in RAW_SCHEMAS.items():
         _create_table(con, table, schema)
+        present = set(con.table(table).columns)
+        absent = [field for field in schema if field.name not in present]
+        for field in absent:
+            con.execute(f"ALTER TABLE {table} ADD COLUMN {_definitions(con, pa.schema([field]))}")
+        if absent and table == "raw.job_attempts":
+            con.execute(_HASH_AGAIN)
 
 
 def load(con: duckdb.DuckDBPyConnection, batches: Iterable[Admission], received_at: datetime, load_id: str) -> list[SliceCount]:
@@ -173,8 +180,32 @@ def pseudonym_key(con: duckdb.DuckDBPyConnection) -> bytes:
     """
     con.execute("CREATE SCHEMA IF NOT EXISTS private; CREATE TABLE IF NOT EXISTS private.pseudonym_key (key BLOB NOT NULL)")
     if not _scalar(con, "SELECT count(*) FROM private.pseudonym_key", []):
-        con.execute("INSERT INTO private.pseudonym_key VALUES (?)", [secrets.token_bytes(32)])
+        with _transaction(con):
+            create_raw_tables(con)
+            key = secrets.token_bytes(32)
+            con.execute("INSERT INTO private.pseudonym_key VALUES (?)", [key])
+            _pseudonymise_stored(con, key)
     return bytes(con.execute("SELECT key FROM private.pseudonym_key").fetchall()[0][0])
+
+
+def _pseudonymise_stored(con: duckdb.DuckDBPyConnection, key: bytes) -> None:
+    """Put pseudonyms in place of the names that a home holds from before it had a key."""
+    names = read(con, 'SELECT DISTINCT "user" FROM raw.job_attempts WHERE "user" IS NOT NULL')
+    if names.num_rows:
+        con.register("pseudonyms", names.append_column("pseudonym", pseudonymise(names, key)["user"]))
+        con.execute(
+            'UPDATE raw.job_attempts SET "user" = pseudonym FROM pseudonyms WHERE job_attempts."user" = pseudonyms."user"'
+        )
+        con.unregister("pseudonyms")
+    rejects = read(
+        con, f"SELECT {', '.join(REJECT_SCHEMA.names)}, content_hash FROM raw.quarantine WHERE strpos(record, '\"user\"') > 0"
+    )
+    if rejects.num_rows:
+        con.register("cleaned", leave_out_user(rejects))
+        con.execute(
+            "UPDATE raw.quarantine SET record = cleaned.record FROM cleaned WHERE quarantine.content_hash = cleaned.content_hash"
+        )
+        con.unregister("cleaned")
 
 
 def reconciliation(con: duckdb.DuckDBPyConnection) -> pa.Table:
@@ -342,6 +373,18 @@ _REJECT_HASH = """md5(to_json([
     source, attempt_id, reason, record,
     CASE WHEN record IS NULL THEN file END, CASE WHEN record IS NULL THEN line::VARCHAR END
 ]))"""
+
+
+# What a home made before had hashed otherwise: a file that comes again is known again. A record received without `known_at`
+# was hashed without it, and has its arrival there since.
+_HASH_AGAIN = f"""
+UPDATE raw.job_attempts SET content_hash = hashed.content_hash
+FROM (
+    SELECT rowid AS row, {_ATTEMPT_HASH} AS content_hash
+    FROM (SELECT rowid, * REPLACE (CASE WHEN known_at != received_at THEN known_at END AS known_at) FROM raw.job_attempts)
+) AS hashed
+WHERE job_attempts.rowid = hashed.row
+"""
 
 
 def _mark(staged: str, table: str, content_hash: str) -> str:

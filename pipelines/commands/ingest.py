@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -14,7 +14,7 @@ from pipelines.settings import Settings
 
 if TYPE_CHECKING:
     from leap.sources import Progress
-    from leap.store.ingest import OffGroup, Reason
+    from leap.store.ingest import OffGroup, Reason, Relabelled
     from leap.store.warehouse import SliceCount
 
 Paths = Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders.", show_default=False)]
@@ -59,7 +59,7 @@ def _ingest(kind: str, paths: Sequence[Path], json: bool) -> None:
     from leap.params import load_params
     from leap.store.home import night_lock
     from leap.store.ingest import ingest as load_logs
-    from leap.store.ingest import off_group, reasons_of
+    from leap.store.ingest import off_group, reasons_of, relabelled
     from leap.store.warehouse import connect
     from pipelines.prepare import prepare_home
 
@@ -78,18 +78,30 @@ def _ingest(kind: str, paths: Sequence[Path], json: bool) -> None:
             load_id=load_id,
             progress=progress,
         )
-        reasons, strangers = reasons_of(connection, [load_id]), off_group(connection, [load_id])
-    typer.echo(_as_json(counts, reasons, strangers) if json else _as_text(counts, reasons, strangers))
+        found = _Found(
+            counts, reasons_of(connection, [load_id]), relabelled(connection, [load_id]), off_group(connection, [load_id])
+        )
+    typer.echo(_as_json(found) if json else _as_text(found))
 
 
-def _as_json(counts: "Sequence[SliceCount]", reasons: "Sequence[Reason]", strangers: "Sequence[OffGroup]") -> str:
+class _Found(NamedTuple):
+    """What a load found."""
+
+    counts: "Sequence[SliceCount]"
+    reasons: "Sequence[Reason]"
+    relabelled: "Sequence[Relabelled]"
+    strangers: "Sequence[OffGroup]"
+
+
+def _as_json(found: _Found) -> str:
     from dataclasses import asdict
 
     outcome = {
-        "total": {name: sum(getattr(count, name) for count in counts) for name in _FIGURES},
-        "slices": [asdict(count) for count in counts],
-        "quarantine": [reason._asdict() for reason in reasons],
-        "far_from_group": [each._asdict() for each in strangers],
+        "total": {name: sum(getattr(count, name) for count in found.counts) for name in _FIGURES},
+        "slices": [asdict(count) for count in found.counts],
+        "quarantine": [reason._asdict() for reason in found.reasons],
+        "relabelled": [each._asdict() for each in found.relabelled],
+        "far_from_group": [each._asdict() for each in found.strangers],
     }
     return json_format.dumps(outcome, indent=2)
 
@@ -97,22 +109,23 @@ def _as_json(counts: "Sequence[SliceCount]", reasons: "Sequence[Reason]", strang
 _FIGURES = ("records_read", "kept", "quarantined", "duplicates")
 
 
-def _as_text(counts: "Sequence[SliceCount]", reasons: "Sequence[Reason]", strangers: "Sequence[OffGroup]") -> str:
+def _as_text(found: _Found) -> str:
     from rich.table import Table
 
-    from leap.store.ingest import off_group_text, reasons_text
+    from leap.store.ingest import off_group_text, reasons_text, relabelled_text
 
     table = Table(title="records by slice: read = kept + quarantined + duplicates", show_footer=True)
     table.add_column("slice", footer="all")
     for name in _FIGURES:
-        footer = str(sum(getattr(count, name) for count in counts))
+        footer = str(sum(getattr(count, name) for count in found.counts))
         table.add_column(name.removeprefix("records_"), justify="right", footer=footer)
-    for count in counts:
+    for count in found.counts:
         table.add_row(count.slice, *(str(getattr(count, name)) for name in _FIGURES))
     console = wide_console()
     with console.capture() as capture:
         console.print(table)
-    return "\n".join([capture.get().rstrip("\n"), *filter(None, [reasons_text(reasons), off_group_text(strangers)])])
+    more = (reasons_text(found.reasons), relabelled_text(found.relabelled), off_group_text(found.strangers))
+    return "\n".join([capture.get().rstrip("\n"), *filter(None, more)])
 
 
 @contextmanager

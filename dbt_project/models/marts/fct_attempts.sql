@@ -29,6 +29,7 @@ selected as (
         ended_at,
         throughput,
         steady_seconds,
+        label_rule,
         pinned,
         eligible_hardware,
         ranking_id,

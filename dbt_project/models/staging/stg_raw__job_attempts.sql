@@ -48,6 +48,8 @@ typed as (
         throughput_scope,
         steady_seconds,
         warmup_seconds,
+        label_rule,
+        throughput_as_logged,
         coalesce(pinned, false) as pinned,
         eligible_hardware,
         ranking_id,
