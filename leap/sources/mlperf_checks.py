@@ -1,7 +1,7 @@
 """Whether a throughput of MLPerf Training is possible at all: against the work of a sample and the peak rate of the hardware.
 
 What lives here: operations per sample of the benchmarks, and the check on admitted attempts. What does not: reported against
-derived throughput (`mlperf_labels.py`), and a label against its group (the dbt test `label_is_near_its_group`).
+derived throughput (`mlperf_labels.py`), and a label against its group (`off_group` of `leap.store.ingest`).
 
 The check finds wrong units and counts (batches for samples, one node for the job), not fine errors: the operations are at the
 low end of what is published, and the peak is the highest that the hardware could have.

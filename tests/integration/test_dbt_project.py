@@ -85,6 +85,12 @@ ATTEMPTS = [
     attempt("picky", "picky", at(1, "09:00:00"), 10.0, eligible_hardware='["A100-80GB-SXM4"]'),
     # blanks around names are none of theirs
     attempt("blanks", " blanks\t", at(1, "09:00:00"), 10.0, job_id=" job-of-blanks\n", team="  ", pool=""),
+    # 60 minutes on 16 devices, then 60 on 8; and one that was preempted after enough steady time
+    attempt("elastic", "elastic", at(1, "09:00:00"), 1600.0, num_devices=16, started_at=at(1, "08:00:00")),
+    attempt(
+        "elastic", "elastic", at(1, "10:00:00"), 800.0, num_devices=8, segment_number=2, started_at=at(1, "09:00:00"),
+    ),
+    attempt("preempted", "preempted", at(1, "09:00:00"), 40.0, outcome="preempted", steady_seconds=600.0),
     attempt("a100", "other", at(1, "09:00:00"), 10.0, hardware_type="A100-80GB-SXM4", hardware_name="A100-SXM4-80GB"),
 ]  # fmt: skip
 # Ended on 1 March and received on the 3rd; the source does not say when it was known.
@@ -234,6 +240,19 @@ def test_throughput_has_one_meaning(marts: Mapping[str, pa.Table]) -> None:
     (row,) = [row for row in marts["fct_training_examples"].to_pylist() if row["attempt_id"] == "tokens"]
     assert row["throughput"] == 64.0
     assert row["log_throughput_per_device"] == math.log(4.0)
+
+
+def test_segments_of_an_elastic_attempt_are_labels_of_their_own(marts: Mapping[str, pa.Table]) -> None:
+    # trouble 29: never 1,200 on 16 devices
+    rows = [row for row in marts["fct_training_examples"].to_pylist() if row["attempt_id"] == "elastic"]
+    assert [(row["segment_number"], row["num_devices"], row["throughput"]) for row in rows] == [(1, 16, 1600.0), (2, 8, 800.0)]
+    assert {row["log_throughput_per_device"] for row in rows} == {math.log(100.0)}
+
+
+def test_a_preempted_attempt_with_steady_time_is_a_label(marts: Mapping[str, pa.Table]) -> None:
+    # trouble 31: learned only from what finished, hardware that is often taken away would look slow or unknown
+    (row,) = [row for row in marts["fct_training_examples"].to_pylist() if row["attempt_id"] == "preempted"]
+    assert (row["throughput"], row["outcome"]) == (40.0, "preempted")
 
 
 def test_names_are_known_without_the_blanks_around_them(marts: Mapping[str, pa.Table]) -> None:
