@@ -26,6 +26,7 @@ from leap.store.warehouse import SliceCount, create_raw_tables, read, reconcilia
 
 _RAW = {
     "job_attempts": "Job attempts as received and admitted, one row per record: source, file, line, content hash, arrival.",
+    "measurements": "Published or measured figures without job or time of their own, one row per measurement.",
     "quarantine": "Records that are not trusted, whole, each with its reason, file and line.",
     "loads": "What each load read, kept, quarantined and found again, by slice of the source.",
     "hardware_spellings": "Every admitted hardware spelling and the hardware type it resolves to.",

@@ -34,6 +34,7 @@ _MARTS = [
     for name in (
         "dim_hardware_type",
         "fct_attempts",
+        "fct_measurements",
         "fct_ranking_candidates",
         "fct_training_examples",
         "state_current",

@@ -198,6 +198,33 @@ ATTEMPT_SCHEMA = pa.schema(
     ]
 )
 
+# A published or measured figure without job or time of its own. It may tell of hardware that the fleet has not used; it is never
+# counted as an attempt.
+MEASUREMENT_SCHEMA = pa.schema(
+    [
+        pa.field("model_type", pa.string()),
+        pa.field("task", pa.string()),
+        pa.field("hardware_name", pa.string()),
+        pa.field("num_devices", pa.int32()),
+        pa.field("num_nodes", pa.int32()),
+        pa.field("per_device_batch_size", pa.float64()),
+        pa.field("global_batch_size", pa.float64()),
+        pa.field("precision", pa.string()),
+        pa.field("framework", pa.string()),
+        pa.field("optimizer", pa.string()),
+        pa.field("sequence_length", pa.float64()),
+        pa.field("image_size", pa.float64()),
+        pa.field("parameters_m", pa.float64()),
+        pa.field("throughput", pa.float64()),
+        pa.field("throughput_unit", pa.string()),
+        pa.field("throughput_scope", pa.string()),
+        pa.field("utilisation", pa.float64()),  # share of the peak rate, as the publisher states it
+        pa.field("measured_on", pa.date32()),  # null = not stated
+        pa.field("publisher", pa.string()),
+        pa.field("notes", pa.string()),
+    ]
+)
+
 # Where a record came from. `slice` is what counts are reconciled by: round/benchmark for MLPerf, the file for other logs.
 PROVENANCE_SCHEMA = pa.schema(
     [
@@ -209,6 +236,7 @@ PROVENANCE_SCHEMA = pa.schema(
 )
 
 READ_SCHEMA = pa.schema([*PROVENANCE_SCHEMA, *ATTEMPT_SCHEMA])
+MEASUREMENT_READ_SCHEMA = pa.schema([*PROVENANCE_SCHEMA, *MEASUREMENT_SCHEMA])
 
 # A record that is not trusted. The first block after provenance is what is known of it, so that an evaluation can count it.
 REJECT_SCHEMA = pa.schema(

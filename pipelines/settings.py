@@ -36,11 +36,13 @@ class Source(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Source":
-        """Read `KIND=PATH`. Raises SettingsError."""
+        """Read `KIND=PATH`, or `table:MAPPING=PATH`. Raises SettingsError."""
         kind, equals, path = text.partition("=")
         if not (kind.strip() and equals and path.strip()):
             raise SettingsError(f"source {text!r}: must be KIND=PATH, as in mlperf=/data/training_results_v4.0")
-        return cls(kind.strip(), Path(path.strip()).expanduser().resolve())
+        name, colon, file = kind.strip().partition(":")
+        named = f"{name}:{Path(file).expanduser().resolve()}" if colon else name
+        return cls(named, Path(path.strip()).expanduser().resolve())
 
     def __str__(self) -> str:
         return f"{self.kind}={self.path}"

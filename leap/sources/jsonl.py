@@ -339,8 +339,8 @@ def _fold(block: bytes, key: bytes, value: re.Pattern[bytes]) -> Iterator[bytes]
 
 
 def _convert(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if field.name in _NESTED:
-        return _convert_distinct(column, _NESTED[field.name])
+    if field.name in NESTED:
+        return _convert_distinct(column, NESTED[field.name])
     if pa.types.is_timestamp(field.type):
         return _require(pc.cast(column, UTC_TIMESTAMP), lambda times: _between(times, _EARLIEST, _LATEST))
     if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
@@ -543,12 +543,12 @@ def _canonical(value: Any) -> str:
         raise ValueError("made of finite numbers") from error
 
 
-_NESTED: dict[str, Callable[[Any], str]] = {"config": _settings, "eligible_hardware": _names}
+NESTED: dict[str, Callable[[Any], str]] = {"config": _settings, "eligible_hardware": _names}
 
 
 def _field_parser(field: pa.Field) -> Callable[[Any], Any]:
-    if field.name in _NESTED:
-        return _NESTED[field.name]
+    if field.name in NESTED:
+        return NESTED[field.name]
     if pa.types.is_timestamp(field.type):
         return _time
     if pa.types.is_integer(field.type):
@@ -603,7 +603,7 @@ def _render_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _render_values(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if name in _NESTED:
+    if name in NESTED:
         return _convert_distinct(column, lambda text: _render_nested(name, text))
     if pa.types.is_timestamp(column.type):
         naive = pc.cast(column.cast(pa.timestamp("us", tz="UTC")), pa.timestamp("us")).cast(pa.string())
@@ -618,6 +618,6 @@ def _render_values(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _render_nested(name: str, text: str) -> str:
     try:
-        return _NESTED[name](text)
+        return NESTED[name](text)
     except (ValueError, RecursionError):
         return json.dumps(text, ensure_ascii=False)

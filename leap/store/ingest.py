@@ -17,12 +17,16 @@ import pyarrow as pa
 from leap.hardware.catalog import read_catalog
 from leap.hardware.names import HardwareResolver, read_aliases
 from leap.params import IngestParams
-from leap.sources import Progress, SourceError, no_progress
+from leap.sources import Progress, ReadBatch, no_progress
 from leap.sources.admission import Admission, admit
+from leap.sources.mapping import Kind, TableMapping
+from leap.sources.measurements import admit_measurements
 from leap.sources.mlperf_checks import hold_to_roofline
 from leap.sources.pseudonym import leave_out_user, pseudonymise
-from leap.sources.readers import READERS
-from leap.store.warehouse import SliceCount, load, pseudonym_key, read
+from leap.sources.readers import Reader
+from leap.store.mapped_table import read as read_table
+from leap.store.plugins import mapping_of, reader_of
+from leap.store.warehouse import ATTEMPTS, MEASUREMENTS, SliceCount, load, pseudonym_key, read
 
 _LOOKED_AT = 200_000
 _SHOWN_SLICES = 100
@@ -50,16 +54,30 @@ def ingest(
     loading the same `load_id` again replaces what it loaded before. Raises SourceError where a path as a whole cannot be read or
     the kind is unknown; then nothing is loaded.
     """
-    if kind not in READERS:
-        raise SourceError(f"unknown kind of log {kind!r}; LEAP reads {', '.join(sorted(READERS))}: name a source as KIND=PATH")
+    mapping = mapping_of(kind)
+    reader = reader_of(kind) if mapping is None else mapped_reader(mapping)
     gate, key = AdmissionGate.from_seeds(seeds, params), pseudonym_key(connection)
+    is_measured = mapping is not None and mapping.kind is Kind.MEASUREMENTS
 
     def admissions() -> Iterator[Admission]:
-        for batch in READERS[kind](paths, params, progress):
-            admission = gate.admit(pseudonymise(batch.attempts, key), received_at)
+        for batch in reader(paths, params, progress):
+            if is_measured:
+                admission = gate.admit_measurements(batch.attempts)
+            else:
+                admission = gate.admit(pseudonymise(batch.attempts, key), received_at)
             yield Admission(admission.kept, pa.concat_tables([leave_out_user(batch.rejects), admission.rejects]))
 
-    return load(connection, admissions(), received_at=received_at, load_id=load_id)
+    entity = MEASUREMENTS if is_measured else ATTEMPTS
+    return load(connection, admissions(), received_at=received_at, load_id=load_id, entity=entity)
+
+
+def mapped_reader(mapping: TableMapping) -> Reader:
+    """Give the reader of a mapping, in the shape of any other."""
+
+    def read_mapped(paths: Sequence[Path], _params: IngestParams, progress: Progress) -> Iterator[ReadBatch]:
+        return (ReadBatch(batch.rows, batch.rejects) for batch in read_table(mapping, paths, progress))
+
+    return read_mapped
 
 
 @dataclass(frozen=True)
@@ -80,6 +98,10 @@ class AdmissionGate:
         spellings = attempts["hardware_name"].unique().to_pylist()
         admission = admit(attempts, self.resolver.resolve(spellings), self.params, received_at)
         return hold_to_roofline(admission, self.catalog)
+
+    def admit_measurements(self, rows: pa.Table) -> Admission:
+        """Part measurements (`MEASUREMENT_READ_SCHEMA`) likewise."""
+        return admit_measurements(rows, self.resolver.resolve(rows["hardware_name"].unique().to_pylist()), self.catalog)
 
 
 def read_resolver(seeds: Path) -> HardwareResolver:
@@ -232,7 +254,7 @@ FAULTY = """
     select rejected.content_hash, rejected.received_at
     from raw.quarantine as rejected
     where
-        rejected.reason not in ('not-finished', 'too-short')
+        rejected.reason not in ('not-finished', 'too-short', 'filtered')
         and not (
             rejected.reason in ('missing-field', 'bad-throughput')
             and coalesce(rejected.outcome, 'succeeded') in ('failed', 'cancelled', 'preempted')

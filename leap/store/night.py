@@ -32,6 +32,7 @@ DATASET_TABLES = {
     "state_history": ("marts.state_history", "level, key, night"),
     "state_current": ("marts.state_current", "level, key"),
     "ranking_candidates": ("marts.fct_ranking_candidates", "job_key, hardware_type, num_devices, pool"),
+    "measurements": ("marts.fct_measurements", "content_hash"),
     "hardware_types": ("marts.dim_hardware_type", "hardware_type"),
 }
 _STATE = "state_history"

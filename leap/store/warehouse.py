@@ -18,8 +18,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from leap.contracts import ATTEMPT_SCHEMA, REJECT_SCHEMA, UTC_TIMESTAMP
+from leap.contracts import ATTEMPT_SCHEMA, MEASUREMENT_SCHEMA, REJECT_SCHEMA, UTC_TIMESTAMP
 from leap.sources.admission import ADMITTED_SCHEMA, Admission
+from leap.sources.measurements import ADMITTED_MEASUREMENT_SCHEMA
 from leap.sources.pseudonym import leave_out_user, pseudonymise
 
 _ARRIVAL = [
@@ -29,6 +30,7 @@ _ARRIVAL = [
 ]
 RAW_SCHEMAS: Mapping[str, pa.Schema] = {
     "raw.job_attempts": pa.schema([*ADMITTED_SCHEMA, *_ARRIVAL]),
+    "raw.measurements": pa.schema([*ADMITTED_MEASUREMENT_SCHEMA, *_ARRIVAL]),
     "raw.quarantine": pa.schema([*REJECT_SCHEMA, *_ARRIVAL]),
     "raw.loads": pa.schema(
         [
@@ -112,12 +114,21 @@ def create_raw_tables(con: duckdb.DuckDBPyConnection) -> None:
             con.execute(_HASH_AGAIN)
 
 
-def load(con: duckdb.DuckDBPyConnection, batches: Iterable[Admission], received_at: datetime, load_id: str) -> list[SliceCount]:
+def load(
+    con: duckdb.DuckDBPyConnection,
+    batches: Iterable[Admission],
+    received_at: datetime,
+    load_id: str,
+    entity: Entity | None = None,
+) -> list[SliceCount]:
     """Load the batches of one source in one transaction, and count by slice what became of them.
+
+    `entity` is what they are of, `ATTEMPTS` by default.
 
     A record with the content of one that is there already, or that came before it in the same load, counts as a duplicate.
     Content is all of `ATTEMPT_SCHEMA` as received; of a reject it is source, attempt, reason and record, or file and line
-    where there is no record. An attempt's ``known_at`` is filled with `received_at` where the source gave none.
+    where there is no record; of a measurement all of `MEASUREMENT_SCHEMA` and its source. An attempt's ``known_at`` is filled
+    with `received_at` where the source gave none.
 
     A spelling of hardware that now resolves to another type does so for the rows that are there, too.
 
@@ -126,23 +137,24 @@ def load(con: duckdb.DuckDBPyConnection, batches: Iterable[Admission], received_
 
     Raises LoadError where what was read is not what was kept, quarantined and found twice.
     """
+    entity = entity or ATTEMPTS
     with _transaction(con):
         create_raw_tables(con)
-        for table in ("raw.job_attempts", "raw.quarantine", "raw.loads"):
+        for table in (entity.table, "raw.quarantine", "raw.loads"):
             con.execute(f"DELETE FROM {table} WHERE load_id = ?", [load_id])
-        rows_read = _stage(con, batches)
-        con.execute(_MARK_ATTEMPTS)
+        rows_read = _stage(con, batches, entity)
+        con.execute(entity.mark)
         con.execute(_MARK_REJECTS)
         arrival = {"received_at": received_at, "load_id": load_id}
-        con.execute(_INSERT_ATTEMPTS, arrival)
+        con.execute(entity.insert, arrival)
         con.execute(_INSERT_REJECTS, arrival)
-        con.execute(_INSERT_COUNTS, arrival)
-        con.execute(_MEND_TYPES)
+        con.execute(_INSERT_COUNTS.format(table=entity.table), arrival)
+        con.execute(_MEND_TYPES.format(table=entity.table))
         con.execute(_FORGET_SPELLINGS)
         con.execute(_INSERT_SPELLINGS, {"received_at": received_at})
         counts = _counts(con, load_id)
         _check(counts, rows_read, load_id)
-        for name in _STAGED:
+        for name in ("records", "rejects"):
             con.execute(f"DROP TABLE temp.{name}; DROP TABLE temp.marked_{name}")
     return counts
 
@@ -158,18 +170,16 @@ def readmit(
     """
     with _transaction(con), _registered(con, rows=pa.table({"content_hash": content_hashes})):
         con.execute("CREATE OR REPLACE TEMP TABLE leaving AS FROM rows")
-        _stage(con, [Admission(kept, REJECT_SCHEMA.empty_table())])
-        con.execute(_MARK_ATTEMPTS)
+        _stage(con, [Admission(kept, REJECT_SCHEMA.empty_table())], ATTEMPTS)
+        con.execute(ATTEMPTS.mark)
         arrival = {"received_at": received_at, "load_id": load_id}
-        con.execute(_INSERT_ATTEMPTS, arrival)
+        con.execute(ATTEMPTS.insert, arrival)
         con.execute(_INSERT_READMISSION, arrival)
         con.execute("DELETE FROM raw.quarantine WHERE content_hash IN (FROM temp.leaving)")
         con.execute(_INSERT_SPELLINGS, {"received_at": received_at})
         counts = _counts(con, load_id)
         _check(counts, 0, load_id)
-        con.execute("DROP TABLE temp.leaving; DROP TABLE temp.marked_attempts")
-        for name in _STAGED:
-            con.execute(f"DROP TABLE temp.{name}")
+        con.execute("DROP TABLE temp.leaving; DROP TABLE temp.marked_records; DROP TABLE temp.records; DROP TABLE temp.rejects")
     return counts
 
 
@@ -211,7 +221,7 @@ def _pseudonymise_stored(con: duckdb.DuckDBPyConnection, key: bytes) -> None:
 def reconciliation(con: duckdb.DuckDBPyConnection) -> pa.Table:
     """Count by source and slice what all loads report beside what the tables hold.
 
-    Columns: source, slice, loads, records_read, kept, quarantined, duplicates, job_attempts, quarantine (rows in the tables),
+    Columns: source, slice, loads, records_read, kept, quarantined, duplicates, rows_kept, quarantine (rows in the tables),
     and is_reconciled: the counts add up, and the tables hold what the loads say.
     """
     create_raw_tables(con)
@@ -309,16 +319,14 @@ def _scalar(con: duckdb.DuckDBPyConnection, sql: str, params: Sequence[Any]) -> 
     return int(row[0])
 
 
-_STAGED: Mapping[str, pa.Schema] = {"attempts": ADMITTED_SCHEMA, "rejects": REJECT_SCHEMA}
-
-
-def _stage(con: duckdb.DuckDBPyConnection, batches: Iterable[Admission]) -> int:
+def _stage(con: duckdb.DuckDBPyConnection, batches: Iterable[Admission], entity: Entity) -> int:
     """Put all batches into temporary tables and return how many records they held."""
-    for name, schema in _STAGED.items():
+    staged = {"records": entity.schema, "rejects": REJECT_SCHEMA}
+    for name, schema in staged.items():
         con.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({_definitions(con, schema)})")
     rows_read = 0
     for parts in _gather(batches):
-        for (name, schema), tables in zip(_STAGED.items(), parts, strict=True):
+        for (name, schema), tables in zip(staged.items(), parts, strict=True):
             rows = pa.concat_tables([table.select(schema.names) for table in tables], promote_options="default")
             con.from_arrow(rows.combine_chunks().cast(schema)).insert_into(f"temp.{name}")
             rows_read += rows.num_rows
@@ -405,20 +413,49 @@ def _insert(staged: str, table: str, known_at: str) -> str:
     """
 
 
-_MARK_ATTEMPTS = _mark("attempts", "raw.job_attempts", _ATTEMPT_HASH)
+@dataclass(frozen=True)
+class Entity:
+    """What is loaded: its table, the schema of admitted rows, and what a row's content is, as SQL.
+
+    `arrived` completes columns at arrival.
+    """
+
+    table: str
+    schema: pa.Schema
+    content_hash: str
+    arrived: str = ""
+
+    @property
+    def mark(self) -> str:
+        """The statement that says which staged records are duplicates."""
+        return _mark("records", self.table, self.content_hash)
+
+    @property
+    def insert(self) -> str:
+        """The statement that inserts the others."""
+        return _insert("records", self.table, self.arrived)
+
+
+ATTEMPTS = Entity(
+    "raw.job_attempts", ADMITTED_SCHEMA, _ATTEMPT_HASH, " REPLACE (coalesce(known_at, $received_at::TIMESTAMPTZ) AS known_at)"
+)
+MEASUREMENTS = Entity(
+    "raw.measurements",
+    ADMITTED_MEASUREMENT_SCHEMA,
+    f"md5(to_json([source, {', '.join(_text(field) for field in MEASUREMENT_SCHEMA)}]))",
+)
 _MARK_REJECTS = _mark("rejects", "raw.quarantine", _REJECT_HASH)
-_INSERT_ATTEMPTS = _insert("attempts", "raw.job_attempts", " REPLACE (coalesce(known_at, $received_at::TIMESTAMPTZ) AS known_at)")
 _INSERT_REJECTS = _insert("rejects", "raw.quarantine", "")
 
 # What was kept and quarantined is counted in the tables themselves, what was read and found twice in what was staged.
 _INSERT_COUNTS = """
 INSERT INTO raw.loads BY NAME
 WITH counted AS (
-    SELECT source, slice, 'read' AS what FROM temp.attempts
+    SELECT source, slice, 'read' AS what FROM temp.records
     UNION ALL SELECT source, slice, 'read' FROM temp.rejects
-    UNION ALL SELECT source, slice, 'duplicate' FROM temp.marked_attempts WHERE is_duplicate
+    UNION ALL SELECT source, slice, 'duplicate' FROM temp.marked_records WHERE is_duplicate
     UNION ALL SELECT source, slice, 'duplicate' FROM temp.marked_rejects WHERE is_duplicate
-    UNION ALL SELECT source, slice, 'kept' FROM raw.job_attempts WHERE load_id = $load_id
+    UNION ALL SELECT source, slice, 'kept' FROM {table} WHERE load_id = $load_id
     UNION ALL SELECT source, slice, 'quarantined' FROM raw.quarantine WHERE load_id = $load_id
 )
 SELECT
@@ -432,8 +469,8 @@ _INSERT_READMISSION = """
 INSERT INTO raw.loads BY NAME
 WITH counted AS (
     SELECT source, slice, 'left' AS what FROM raw.quarantine WHERE content_hash IN (FROM temp.leaving)
-    UNION ALL SELECT source, slice, 'kept' FROM temp.marked_attempts WHERE NOT is_duplicate
-    UNION ALL SELECT source, slice, 'duplicate' FROM temp.marked_attempts WHERE is_duplicate
+    UNION ALL SELECT source, slice, 'kept' FROM temp.marked_records WHERE NOT is_duplicate
+    UNION ALL SELECT source, slice, 'duplicate' FROM temp.marked_records WHERE is_duplicate
 )
 SELECT
     $load_id AS load_id, source, slice, $received_at::TIMESTAMPTZ AS received_at,
@@ -444,18 +481,18 @@ FROM counted GROUP BY source, slice ORDER BY source, slice
 
 # What a spelling means is said by the seeds of today: a mended alias holds for what was loaded before, too.
 _MEND_TYPES = """
-UPDATE raw.job_attempts SET hardware_type = today.hardware_type
-FROM (SELECT DISTINCT hardware_name, hardware_type FROM temp.attempts) AS today
-WHERE job_attempts.hardware_name = today.hardware_name AND job_attempts.hardware_type != today.hardware_type
+UPDATE {table} AS stored SET hardware_type = today.hardware_type
+FROM (SELECT DISTINCT hardware_name, hardware_type FROM temp.records) AS today
+WHERE stored.hardware_name = today.hardware_name AND stored.hardware_type != today.hardware_type
 """
 _FORGET_SPELLINGS = """
-DELETE FROM raw.hardware_spellings USING temp.attempts AS today
+DELETE FROM raw.hardware_spellings USING temp.records AS today
 WHERE hardware_spellings.hardware_name = today.hardware_name AND hardware_spellings.hardware_type != today.hardware_type
 """
 _INSERT_SPELLINGS = """
 INSERT INTO raw.hardware_spellings BY NAME
 SELECT DISTINCT hardware_name, hardware_type, $received_at::TIMESTAMPTZ AS first_seen_at
-FROM temp.attempts
+FROM temp.records
 ANTI JOIN raw.hardware_spellings USING (hardware_name, hardware_type)
 ORDER BY hardware_name, hardware_type
 """
@@ -467,17 +504,20 @@ WITH loaded AS (
         sum(quarantined)::BIGINT AS quarantined, sum(duplicates)::BIGINT AS duplicates
     FROM raw.loads GROUP BY source, slice
 ),
-attempts AS (SELECT source, slice, count(*) AS job_attempts FROM raw.job_attempts GROUP BY source, slice),
+kept_rows AS (
+    SELECT source, slice, count(*) AS rows_kept
+    FROM (SELECT source, slice FROM raw.job_attempts UNION ALL SELECT source, slice FROM raw.measurements) GROUP BY source, slice
+),
 rejects AS (SELECT source, slice, count(*) AS quarantine FROM raw.quarantine GROUP BY source, slice),
 counted AS (
     SELECT
         source, slice, coalesce(loads, 0) AS loads, coalesce(records_read, 0) AS records_read, coalesce(kept, 0) AS kept,
         coalesce(quarantined, 0) AS quarantined, coalesce(duplicates, 0) AS duplicates,
-        coalesce(job_attempts, 0) AS job_attempts, coalesce(quarantine, 0) AS quarantine
-    FROM loaded FULL JOIN attempts USING (source, slice) FULL JOIN rejects USING (source, slice)
+        coalesce(rows_kept, 0) AS rows_kept, coalesce(quarantine, 0) AS quarantine
+    FROM loaded FULL JOIN kept_rows USING (source, slice) FULL JOIN rejects USING (source, slice)
 )
 SELECT
     *,
-    records_read = kept + quarantined + duplicates AND kept = job_attempts AND quarantined = quarantine AS is_reconciled
+    records_read = kept + quarantined + duplicates AND kept = rows_kept AND quarantined = quarantine AS is_reconciled
 FROM counted ORDER BY source, slice
 """

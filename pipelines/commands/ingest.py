@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from pipelines.commands.tables import wide_console
-from pipelines.settings import Settings
+from pipelines.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from leap.sources import Progress
@@ -51,6 +51,99 @@ def jsonl(paths: Paths, json: AsJson = False) -> None:
         leap ingest jsonl /var/log/fleet
     """
     _ingest("jsonl", paths, json)
+
+
+@ingest.command()
+def table(
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH...", help="Files or folders.", show_default=False)] = None,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, metavar="FILE", help="The mapping: which columns feed which fields.", show_default=False
+        ),
+    ] = None,
+    guess: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="Print a mapping for this file, to look over and keep.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what the mapping makes of the files; nothing is loaded.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Read any table (CSV, TSV, JSON lines, Parquet) by a mapping file: attempts of jobs, or published measurements.
+
+    docs/bring-your-own-logs.md shows how in five minutes; examples/mappings has one for each of 16 public sources.
+
+    Examples:
+
+        leap ingest table --guess export.csv > mapping.yaml
+
+        leap ingest table --mapping mapping.yaml --dry-run export.csv
+
+        leap ingest table --mapping mapping.yaml export.csv
+
+        leap nightly --source table:mapping.yaml=/var/log/fleet
+    """
+    if guess is not None:
+        from leap.sources.mapping_guess import propose
+
+        typer.echo(propose(guess), nl=False)
+        return
+    if mapping is None or not paths:
+        raise SettingsError("give --mapping FILE and the files to read, or --guess FILE; see `leap ingest table --help`")
+    if dry_run:
+        typer.echo(_dry_run(mapping, paths, json))
+        return
+    _ingest(f"table:{mapping.resolve()}", paths, json)
+
+
+@ingest.command()
+def other(
+    kind: Annotated[str, typer.Argument(help="A kind of log that an installed package reads.", show_default=False)],
+    paths: Paths,
+    json: AsJson = False,
+) -> None:
+    """Read a kind of log that another package offers by the entry point `leap.readers`.
+
+    Examples:
+
+        leap ingest other slurm /var/log/slurm/jobs.txt
+    """
+    _ingest(kind, paths, json)
+
+
+def _dry_run(mapping: Path, paths: Sequence[Path], json: bool) -> str:
+    from leap.params import load_params
+    from leap.store.preview import preview
+
+    settings = Settings.from_environment()
+    seen = preview(mapping, paths, settings.dbt_project / "seeds", load_params(settings.params).ingest, datetime.now(UTC))
+    if json:
+        return json_format.dumps(seen.to_json(), indent=2, ensure_ascii=False, default=str)
+    from rich.markup import escape
+    from rich.table import Table
+
+    figures = Table(title=f"read {seen.records} = would keep {seen.kept} + quarantine {seen.records - seen.kept}")
+    figures.add_column("field")
+    for number in range(len(seen.rows)):
+        figures.add_column(f"row {number + 1}", overflow="fold")
+    for name in seen.rows[0] if seen.rows else ():
+        values = [row[name] for row in seen.rows]
+        if any(value is not None for value in values):
+            figures.add_row(name, *("" if value is None else escape(str(value)) for value in values))
+    console = wide_console()
+    with console.capture() as capture:
+        console.print(figures)
+        for reason, (count, first) in seen.reasons.items():
+            console.print(escape(f"{reason} {count}, the first: {' '.join(first.split())}"))
+    return capture.get().rstrip("\n")
 
 
 def _ingest(kind: str, paths: Sequence[Path], json: bool) -> None:
