@@ -28,6 +28,7 @@ _PROMISES = {
     "relationships": "Every {column_name} is a {field} of {to}.",
     "unique_combination": "No two rows have the same {columns}.",
     "expression_is_true": "In every row {expression}.",
+    "segments_do_not_overlap": "Segments of one attempt, as known now, follow each other.",
 }
 
 

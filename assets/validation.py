@@ -69,6 +69,18 @@ def raw_attempts_quality(warehouse: WarehouseResource, home: HomeResource) -> dg
     return border(validate_raw_attempts(frame), home.get())
 
 
+@dg.asset_check(asset=["raw", "measurements"], blocking=True, description="Every measurement has a rate and known hardware.")
+def measurements_are_whole(warehouse: WarehouseResource) -> dg.AssetCheckResult:
+    """Hold the night where a figure got in that says nothing, or nothing of a place."""
+    sql = """
+        select file, line from raw.measurements
+        where hardware_type is null or not (isfinite(throughput) and throughput > 0) order by all
+    """
+    with warehouse.connect(read_only=True) as connection:
+        wrong = read(connection, sql).to_pylist()
+    return held([f"{row['file']}, line {row['line']}" for row in wrong], "every measurement has both")
+
+
 @dg.asset_check(asset=["raw", "quarantine"], description="Share of all records that is in quarantine, with the reasons.")
 def quarantined(warehouse: WarehouseResource, params: ParamsResource) -> dg.AssetCheckResult:
     """Show the share; the gate of the same name decides with the other gates."""

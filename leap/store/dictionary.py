@@ -31,6 +31,10 @@ TABLES: dict[str, tuple[str, pa.Schema]] = {
         "One row per attempt, segment and version received and admitted; throughput as received, in `throughput_unit`.",
         RAW_SCHEMAS["raw.job_attempts"],
     ),
+    "raw.measurements": (
+        "One row per published or measured figure without job or time of its own, as received.",
+        RAW_SCHEMAS["raw.measurements"],
+    ),
     "raw.quarantine": ("One row per record received and not trusted, with the reason.", RAW_SCHEMAS["raw.quarantine"]),
     "raw.loads": ("One row per load and slice: what became of the records read.", RAW_SCHEMAS["raw.loads"]),
     "raw.hardware_spellings": (
