@@ -17,7 +17,7 @@ import lightgbm as lgb
 import numpy as np
 import simulated
 
-from leap.predictors.gbdt import GbdtPredictor, base, condensed
+from leap.predictors.gbdt import LARGEST_DEVIATION, GbdtPredictor, base, condensed
 from leap.store.examples import load_history
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     assert booster is not None
     told = examples.take(np.isfinite(base(examples.features)) & np.isfinite(examples.target))
     matrix = encoder.transform(told.features)
-    residual = told.target - base(told.features)
+    residual = np.clip(told.target - base(told.features), -LARGEST_DEVIATION, LARGEST_DEVIATION)
     rows, label, weight = condensed(matrix, residual, told.age_days, params.model.half_life_days)
     ready = matrix[rows]
 

@@ -65,7 +65,7 @@ def ingest(
                 admission = gate.admit_measurements(batch.attempts)
             else:
                 admission = gate.admit(pseudonymise(batch.attempts, key), received_at)
-            yield Admission(admission.kept, pa.concat_tables([leave_out_user(batch.rejects), admission.rejects]))
+            yield Admission(admission.kept, leave_out_user(pa.concat_tables([batch.rejects, admission.rejects])))
 
     entity = MEASUREMENTS if is_measured else ATTEMPTS
     return load(connection, admissions(), received_at=received_at, load_id=load_id, entity=entity)

@@ -146,7 +146,8 @@ def retry(
         attempts = parse("\n".join(some["record"].to_pylist()).encode(), "quarantine").attempts
         # The line of a record within the block says which one it is. Until it has passed it goes by its hash in place of a file.
         rows = some.take(pa.array(attempts["line"].to_numpy() - 1))
-        attempts = _replaced(attempts, {"source": rows["source"], "file": rows["content_hash"]})
+        nobody = pa.nulls(attempts.num_rows, pa.string())  # no record in quarantine says who it was
+        attempts = _replaced(attempts, {"source": rows["source"], "file": rows["content_hash"], "user": nobody})
         passed = gate.admit(attempts, received_at).kept
         rows = some.take(pc.index_in(passed["file"], value_set=some["content_hash"].combine_chunks()))
         kept.append(_replaced(passed, {name: rows[name] for name in PROVENANCE_SCHEMA.names}))
@@ -158,7 +159,7 @@ def retry(
     return Retried(waiting.num_rows, counts)
 
 
-def _replaced(rows: pa.Table, columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+def _replaced(rows: pa.Table, columns: Mapping[str, pa.ChunkedArray | pa.Array]) -> pa.Table:
     for name, values in columns.items():
         at = rows.column_names.index(name)
         rows = rows.set_column(at, rows.schema.field(at), values)

@@ -100,7 +100,10 @@ def _write_corrections(logs: Path) -> None:
             record: dict[str, Any] = json.loads(line)
             if record.get("throughput"):
                 known = datetime.fromisoformat(record["known_at"]) + timedelta(hours=30)
-                corrections.append({**record, "throughput": 1.5 * record["throughput"], "known_at": known.isoformat()})
+                unmeasured = dict.fromkeys(("step_seconds", "start_step", "end_step"))  # they would contradict it
+                corrections.append(
+                    {**record, **unmeasured, "throughput": 1.5 * record["throughput"], "known_at": known.isoformat()}
+                )
     (logs / "corrections.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in corrections), encoding="utf-8")
 
 
