@@ -305,17 +305,19 @@ def condensed(
     Returns the first row of each group, the middle one of its targets, and its weight: the root of its size, as the repeats of
     one job tell less than as many jobs, halved with each `half_life_days` of age.
     """
-    first, group, count = _alike(np.column_stack([matrix, age_days]))
+    first, group, count = _alike([*matrix.T, age_days])
     return first, _medians(target, group, count), np.sqrt(count) * np.exp2(-age_days[first] / half_life_days)
 
 
-def _alike(rows: Floats) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Group equal rows of a matrix (n, columns): the first row of each group in order, the group of each row, each size."""
-    bits = np.ascontiguousarray(rows).view(np.uint64)
-    factors = np.random.default_rng(0).integers(1, 2**63, size=rows.shape[1], dtype=np.uint64) | np.uint64(1)
+def _alike(columns: Sequence[Floats]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Group equal rows of columns of shape (n,): the first row of each group in order, the group of each row, each size."""
+    factors = np.random.default_rng(0).integers(1, 2**63, size=len(columns), dtype=np.uint64) | np.uint64(1)
+    keys = np.zeros(len(columns[0]), dtype=np.uint64)
     with np.errstate(over="ignore"):
-        mixed = (bits ^ (bits >> np.uint64(29))) * factors
-        keys = (mixed ^ (mixed >> np.uint64(32))).sum(axis=1, dtype=np.uint64)
+        for column, factor in zip(columns, factors, strict=True):
+            bits = np.ascontiguousarray(column).view(np.uint64)
+            mixed = (bits ^ (bits >> np.uint64(29))) * factor
+            keys += mixed ^ (mixed >> np.uint64(32))
     _, first, group, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(first)
     place = np.empty_like(order)
