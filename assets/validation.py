@@ -20,6 +20,7 @@ from leap.store.challenger import read_scorecards, verdict_table
 from leap.store.home import Home
 from leap.store.ingest import newest_attempts, quarantined_share
 from leap.store.night import NightFolder, open_night
+from leap.store.prices import held_back
 from leap.store.quality import (
     QualityReport,
     profile,
@@ -79,6 +80,14 @@ def measurements_are_whole(warehouse: WarehouseResource) -> dg.AssetCheckResult:
     with warehouse.connect(read_only=True) as connection:
         wrong = read(connection, sql).to_pylist()
     return held([f"{row['file']}, line {row['line']}" for row in wrong], "every measurement has both")
+
+
+@dg.asset_check(asset=["raw", "prices"], description="No price waits for a person's word.")
+def prices_are_settled(warehouse: WarehouseResource) -> dg.AssetCheckResult:
+    """Tell of prices that jumped and are held back; the older ones stay in force, so the night goes on."""
+    with warehouse.connect(read_only=True) as connection:
+        waiting = held_back(connection)
+    return held([one.detail for one in waiting], "none is held back", dg.AssetCheckSeverity.WARN)
 
 
 @dg.asset_check(asset=["raw", "quarantine"], description="Share of all records that is in quarantine, with the reasons.")

@@ -18,6 +18,7 @@ from leap.store.datasets import Dataset, open_dataset
 from leap.store.home import Home
 from leap.store.ingest import ingest
 from leap.store.night import export_night
+from leap.store.prices import load_prices
 from leap.store.warehouse import connect
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -67,6 +68,7 @@ def night_dataset(options: argparse.Namespace, folder: Path) -> Dataset:
     with connect(home.warehouse) as connection:
         now = datetime.combine(night, datetime.min.time(), UTC)
         ingest(connection, "jsonl", [folder / "logs"], seeds=seeds, params=params().ingest, received_at=now, load_id="load")
+        load_prices(connection, [seeds / "prices.csv"], seeds=seeds, max_jump=3, approved=[], received_at=now, load_id="prices")
     _build_marts(home, night)
     with connect(home.warehouse) as connection:
         return export_night(connection, home, night)

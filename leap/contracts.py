@@ -225,10 +225,27 @@ MEASUREMENT_SCHEMA = pa.schema(
     ]
 )
 
+# A price of one device: what it is of, the days on which it holds, and when it became known.
+PRICE_SCHEMA = pa.schema(
+    [
+        pa.field("hardware_type", pa.string(), nullable=False),
+        pa.field("pool", pa.string(), nullable=False),
+        pa.field("price_list", pa.string(), nullable=False),
+        pa.field("usd_per_device_hour", pa.float64(), nullable=False),
+        pa.field("price_as_listed", pa.float64(), nullable=False),
+        pa.field("currency", pa.string(), nullable=False),
+        pa.field("valid_from", pa.date32(), nullable=False),
+        pa.field("valid_to", pa.date32()),  # the first day on which it no longer holds; null = until the next one
+        pa.field("published_by", pa.string()),
+        pa.field("is_assumption", pa.bool_(), nullable=False),
+        pa.field("note", pa.string()),
+    ]
+)
+
 # Where a record came from. `slice` is what counts are reconciled by: round/benchmark for MLPerf, the file for other logs.
 PROVENANCE_SCHEMA = pa.schema(
     [
-        pa.field("source", pa.string(), nullable=False),  # the kind of log: mlperf, jsonl
+        pa.field("source", pa.string(), nullable=False),  # the kind of log: mlperf, jsonl, csv, parquet
         pa.field("slice", pa.string(), nullable=False),
         pa.field("file", pa.string(), nullable=False),
         pa.field("line", pa.int64(), nullable=False),  # 1-based; 0 = the file as a whole

@@ -58,6 +58,12 @@ class QuarantineParams(_Frozen):
     min_records: Count
 
 
+class PriceParams(_Frozen):
+    """Which prices are believed."""
+
+    max_jump: Annotated[float, Field(gt=1)]
+
+
 class FeatureParams(_Frozen):
     """The levels of history, and how many examples of a night get features."""
 
@@ -136,6 +142,7 @@ class Params(_Frozen):
     seed: int
     ingest: IngestParams
     quarantine: QuarantineParams
+    prices: PriceParams
     features: FeatureParams
     model: ModelParams
     validation: ValidationParams

@@ -12,12 +12,15 @@ from pipelines.commands.backtest import backtest
 from pipelines.commands.dataset import dataset
 from pipelines.commands.demo import demo
 from pipelines.commands.explain_miss import explain_miss
+from pipelines.commands.hardware import hardware
 from pipelines.commands.ingest import ingest
 from pipelines.commands.init import init
 from pipelines.commands.leaks import leaks
 from pipelines.commands.nightly import nightly
+from pipelines.commands.prices import prices
 from pipelines.commands.quarantine import quarantine
 from pipelines.commands.rank import rank
+from pipelines.commands.schema import schema
 from pipelines.commands.simulate import simulate
 from pipelines.commands.ui import ui
 from pipelines.commands.version import version
@@ -42,8 +45,11 @@ app.command()(demo)
 app.command()(init)
 app.add_typer(ingest, name="ingest")
 app.add_typer(quarantine, name="quarantine")
+app.add_typer(prices, name="prices")
+app.add_typer(hardware, name="hardware")
 app.command()(nightly)
 app.command()(rank)
+app.command()(schema)
 app.command()(backtest)
 app.command()(explain_miss)
 app.command()(dataset)

@@ -96,7 +96,8 @@ def admit(attempts: pa.Table, hardware: pa.Table, params: IngestParams, received
     ``unconvertible-unit``, ``too-short``, ``scope-disagrees``, ``unit-disagrees``, ``label-disagrees``. A reject's ``record`` is
     the attempt as a line of JSON.
     """
-    received = _with_hardware(attempts, hardware)
+    # A log with many bad lines is read in many pieces, and each step would go over every piece.
+    received = _with_hardware(attempts.combine_chunks(), hardware)
     rows = settle(received, params.max_label_disagreement)
     rules = tuple(_rules(params, received_at))
     broken = _first_broken(rows, rules)
@@ -126,13 +127,15 @@ def _first_broken(rows: pa.Table, rules: Sequence[_Rule]) -> pa.ChunkedArray:
 
 def _rejects(rows: pa.Table, received: pa.Table, broken: pa.ChunkedArray, rules: Sequence[_Rule]) -> pa.Table:
     """Give the rejects in the rows' own order; sentences are made for them alone, records of what was received."""
-    numbers = pc.unique(broken.drop_null()).to_pylist()
-    if not numbers:
+    if broken.null_count == len(broken):  # also of no rows: Arrow finds no indices in a column without chunks
         return REJECT_SCHEMA.empty_table()
-    at = [pc.indices_nonzero(pc.fill_null(pc.equal(broken, number), False)) for number in numbers]
+    all_at = pc.indices_nonzero(pc.is_valid(broken))
+    rejected, records, broken = rows.take(all_at), render(received.take(all_at)), broken.take(all_at)
+    numbers = pc.unique(broken).to_pylist()
+    at = [pc.indices_nonzero(pc.equal(broken, number)) for number in numbers]
     tables = [
-        _rejects_of(rows.take(broken_rows), render(received.take(broken_rows)), rules[number])
-        for number, broken_rows in zip(numbers, at, strict=True)
+        _rejects_of(rejected.take(of_rule), records.take(of_rule), rules[number])
+        for number, of_rule in zip(numbers, at, strict=True)
     ]
     return pa.concat_tables(tables).take(pc.sort_indices(pa.concat_arrays(at)))
 

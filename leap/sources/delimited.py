@@ -63,7 +63,7 @@ def read_delimited(path: Path, delimiter: str, encoding: str, block_bytes: int =
             raw = stack.enter_context(path.open("rb"))
         except OSError as error:
             raise SourceError(f"{path}: cannot be opened ({error.strerror}); check its permissions.") from error
-        stream = _WholeLines(decompressed(path, raw, stack))
+        stream = _WholeLines(decompressed(path, raw, stack), is_utf8=encoding.lower().replace("-", "") == "utf8")
         head = stream.head(block_bytes, encoding)
         names = _names(path, head, delimiter)
         yield from _batches(stream, names, delimiter, encoding, block_bytes, raw)
@@ -82,11 +82,17 @@ def decompressed(path: Path, raw: IO[bytes], stack: ExitStack) -> Any:
 
 
 class _WholeLines(io.RawIOBase):
-    """A stream that ends after its last whole line where reading it fails, and says why in `error`."""
+    """A stream that ends after its last whole line where reading it fails, and says why in `error`.
 
-    def __init__(self, source: Any) -> None:
+    Of UTF-8, bytes that are none come as U+FFFD, and `not_utf8` has the lines that held such, as far as they were read.
+    """
+
+    def __init__(self, source: Any, is_utf8: bool) -> None:
         super().__init__()
         self._source = source
+        self._is_utf8 = is_utf8
+        self._line = 1
+        self.not_utf8: list[int] = []
         self._ready = b""
         self._pending = b""
         self._is_done = False
@@ -117,12 +123,29 @@ class _WholeLines(io.RawIOBase):
             return
         if not data:
             self._is_done = True
-            self._ready += self._pending
+            self._ready += self._as_utf8(self._pending)
             self._pending = b""
             return
         whole, newline, rest = (self._pending + data).rpartition(b"\n")
-        self._ready += whole + newline
+        self._ready += self._as_utf8(whole + newline)
         self._pending = rest
+
+    def _as_utf8(self, lines: bytes) -> bytes:
+        """Mend lines, because the parser hands back no refused row that is not UTF-8 and stops at it."""
+        if not self._is_utf8:
+            return lines
+        try:
+            lines.decode("utf-8")
+        except UnicodeDecodeError:
+            lines = b"\n".join(self._mended(self._line + at, line) for at, line in enumerate(lines.split(b"\n")))
+        self._line += lines.count(b"\n")
+        return lines
+
+    def _mended(self, number: int, line: bytes) -> bytes:
+        mended = line.decode("utf-8", "replace").encode()
+        if mended != line:
+            self.not_utf8.append(number)
+        return mended
 
 
 def _names(path: Path, head: str, delimiter: str) -> list[str]:
@@ -157,7 +180,6 @@ def _batches(
     stream: _WholeLines, names: list[str], delimiter: str, encoding: str, block_bytes: int, raw: IO[bytes]
 ) -> Iterator[TextRows]:
     invalid = _Invalid()
-    as_bytes = encoding.lower().replace("-", "") == "utf8"
     options = {
         "read_options": pyarrow.csv.ReadOptions(
             use_threads=False, block_size=block_bytes, column_names=names, skip_rows=0, encoding=encoding
@@ -166,24 +188,25 @@ def _batches(
             delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=invalid
         ),
         "convert_options": pyarrow.csv.ConvertOptions(
-            column_types={name: pa.binary() if as_bytes else pa.string() for name in names},
-            strings_can_be_null=False,
-            check_utf8=not as_bytes,
+            column_types={name: pa.string() for name in names}, strings_can_be_null=False
         ),
     }
     lines = _Lines(invalid)
     try:
         reader = pyarrow.csv.open_csv(stream, **options)
         for batch in reader:
-            line, told = lines.of(batch)
-            table, bad = _as_text(pa.Table.from_batches([batch]), line) if as_bytes else (pa.Table.from_batches([batch]), [])
-            keep = np.ones(len(line), dtype=bool)
-            keep[[at for at, _ in bad]] = False
+            line, last, told = lines.of(batch)
+            table = pa.Table.from_batches([batch])
+            is_bad = _holds_any(line, last, stream.not_utf8)
+            keep = ~is_bad
             if line.size and line[0] == 1:  # the header
-                keep[0] = False
+                keep[0] = is_bad[0] = False
             keep &= ~_blank(table)
             yield TextRows(
-                table.filter(pa.array(keep)), line[keep], [*_ragged(told, len(names)), *(row for _, row in bad)], raw.tell()
+                table.filter(pa.array(keep)),
+                line[keep],
+                [*_ragged(told, len(names)), *_not_utf8(table.filter(pa.array(is_bad)), line[is_bad], delimiter)],
+                raw.tell(),
             )
     except (pa.ArrowInvalid, UnicodeError) as error:
         reason = "not-utf8" if isinstance(error, UnicodeError) else "not-csv"
@@ -211,8 +234,8 @@ class _Lines:
         self._number = 0  # of the last row that was given its line
         self.next_line = 1
 
-    def of(self, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], list[tuple[int, int, str]]]:
-        """Give the lines of a batch's rows, and line, number of values and text of the refused rows among and before them."""
+    def of(self, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[tuple[int, int, str]]]:
+        """Give first and last line of each row, and line, number of values and text of the refused ones among and before."""
         breaks = np.zeros(batch.num_rows, dtype=np.int64)
         for column in batch.columns:
             breaks += pc.fill_null(pc.count_substring(column, "\n"), 0).to_numpy(zero_copy_only=False)
@@ -232,7 +255,7 @@ class _Lines:
             self.next_line = int(ends[-1])
             self._number += count
             done += count
-        return line, refused
+        return line, line + breaks, refused
 
     def rest(self) -> list[tuple[int, int, str]]:
         """Give the refused rows after the last good one."""
@@ -259,18 +282,13 @@ def _ragged(refused: Sequence[tuple[int, int, str]], expected: int) -> list[BadR
     ]  # fmt: skip
 
 
-def _as_text(table: pa.Table, line: npt.NDArray[np.int64]) -> tuple[pa.Table, list[tuple[int, BadRow]]]:
-    """Decode columns of bytes; rows with bytes that are no UTF-8 are told, by their place."""
-    columns, bad = {}, dict[int, BadRow]()
-    for name in table.column_names:
-        try:
-            columns[name] = table[name].cast(pa.string())
-        except pa.ArrowInvalid:
-            values = table[name].to_pylist()
-            texts = [None if value is None else value.decode("utf-8", "replace") for value in values]
-            for at, (value, text) in enumerate(zip(values, texts, strict=True)):
-                if text is not None and text.encode() != value:
-                    detail = f"{name} holds bytes that are no UTF-8, {value[:40]!r}; name the file's encoding in the mapping."
-                    bad.setdefault(at, BadRow(int(line[at]), "not-utf8", detail, text[:KEPT_CHARACTERS]))
-            columns[name] = pa.chunked_array([pa.array(texts, pa.string())])
-    return pa.table(columns), sorted(bad.items())
+def _holds_any(first: npt.NDArray[np.int64], last: npt.NDArray[np.int64], numbers: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Tell which of the rows from `first` to `last` line hold any of the lines, which are in order."""
+    lines = np.asarray(numbers, dtype=np.int64)
+    return np.searchsorted(lines, first, side="left") < np.searchsorted(lines, last, side="right")
+
+
+def _not_utf8(table: pa.Table, line: npt.NDArray[np.int64], delimiter: str) -> list[BadRow]:
+    detail = "the row holds bytes that are no UTF-8 (here U+FFFD); write the file in UTF-8, or name its encoding in a mapping"
+    texts = [delimiter.join(row.values()) for row in table.to_pylist()]
+    return [BadRow(int(at), "not-utf8", detail, text[:KEPT_CHARACTERS]) for at, text in zip(line, texts, strict=True)]

@@ -73,6 +73,28 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         begin select raise(abort, 'promotions are append-only: record another promotion'); end
         """,
     ),
+    (
+        """
+        create table price_approvals (
+            approval_id integer primary key autoincrement,
+            hardware_type text not null,
+            pool text not null,
+            price_list text not null,
+            usd_per_device_hour real not null check (usd_per_device_hour > 0),
+            approved_at text not null,
+            approved_by text not null check (approved_by != ''),
+            reason text not null check (reason != '')
+        )
+        """,
+        """
+        create trigger price_approvals_no_update before update on price_approvals
+        begin select raise(abort, 'price approvals are append-only'); end
+        """,
+        """
+        create trigger price_approvals_no_delete before delete on price_approvals
+        begin select raise(abort, 'price approvals are append-only'); end
+        """,
+    ),
 )
 
 CONTROL_SCHEMA_VERSION = len(_MIGRATIONS)
@@ -105,6 +127,19 @@ class Run:
     ended_at: datetime | None
     reason: str
     figures: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PriceApproval:
+    """A person's word that a price is meant, however far it is from the one in force. `approved_at` is UTC."""
+
+    hardware_type: str
+    pool: str
+    price_list: str
+    usd_per_device_hour: float
+    approved_at: datetime
+    approved_by: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -206,6 +241,31 @@ class Control:
         """List the last promotions, newest first."""
         with self._reading() as connection:
             return [_promotion(row) for row in connection.execute(_NEWEST_PROMOTIONS, (limit,))]
+
+    def approve_price(self, approval: PriceApproval) -> None:
+        """Record that a price is meant. Raises ControlError where name or reason is empty or the price is none."""
+        values = vars(approval) | {"approved_at": _text(approval.approved_at)}
+        columns, marks = ", ".join(values), ", ".join(f":{name}" for name in values)
+        try:
+            with self._writing() as connection:
+                connection.execute(f"insert into price_approvals ({columns}) values ({marks})", values)
+        except sqlite3.IntegrityError as error:
+            raise ControlError(f"the approval is not recorded: {error}; it needs a price above 0, a name and a reason") from error
+
+    def price_approvals(self) -> list[PriceApproval]:
+        """List all approvals of prices, oldest first."""
+        with self._reading() as connection:
+            rows = connection.execute("select * from price_approvals order by approval_id").fetchall()
+        return [
+            PriceApproval(
+                **{
+                    name: row[name]
+                    for name in ("hardware_type", "pool", "price_list", "usd_per_device_hour", "approved_by", "reason")
+                },
+                approved_at=datetime.fromisoformat(row["approved_at"]),
+            )
+            for row in rows
+        ]
 
     def _migrate(self) -> None:
         with self._writing() as connection:

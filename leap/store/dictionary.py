@@ -35,6 +35,7 @@ TABLES: dict[str, tuple[str, pa.Schema]] = {
         "One row per published or measured figure without job or time of its own, as received.",
         RAW_SCHEMAS["raw.measurements"],
     ),
+    "raw.prices": ("One row per price and version: type, pool, list, first day and figure.", RAW_SCHEMAS["raw.prices"]),
     "raw.quarantine": ("One row per record received and not trusted, with the reason.", RAW_SCHEMAS["raw.quarantine"]),
     "raw.loads": ("One row per load and slice: what became of the records read.", RAW_SCHEMAS["raw.loads"]),
     "raw.hardware_spellings": (

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from leap.contracts import PROVENANCE_SCHEMA, REJECT_SCHEMA
 from leap.sources import Progress, SourceError, no_progress
 from leap.sources.delimited import BadRow, TextRows, decompressed, read_delimited
-from leap.sources.jsonl import NESTED
+from leap.sources.fields import NESTED
 from leap.sources.mapping import EPOCHS, SECONDS, FieldSpec, TableMapping
 
 SUFFIXES = {

@@ -18,7 +18,14 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from leap.contracts import ATTEMPT_SCHEMA, MEASUREMENT_SCHEMA, REJECT_SCHEMA, UTC_TIMESTAMP
+from leap.contracts import (
+    ATTEMPT_SCHEMA,
+    MEASUREMENT_SCHEMA,
+    PRICE_SCHEMA,
+    PROVENANCE_SCHEMA,
+    REJECT_SCHEMA,
+    UTC_TIMESTAMP,
+)
 from leap.sources.admission import ADMITTED_SCHEMA, Admission
 from leap.sources.measurements import ADMITTED_MEASUREMENT_SCHEMA
 from leap.sources.pseudonym import leave_out_user, pseudonymise
@@ -31,6 +38,9 @@ _ARRIVAL = [
 RAW_SCHEMAS: Mapping[str, pa.Schema] = {
     "raw.job_attempts": pa.schema([*ADMITTED_SCHEMA, *_ARRIVAL]),
     "raw.measurements": pa.schema([*ADMITTED_MEASUREMENT_SCHEMA, *_ARRIVAL]),
+    "raw.prices": pa.schema(
+        [*PROVENANCE_SCHEMA, *PRICE_SCHEMA, pa.field("known_from", UTC_TIMESTAMP, nullable=False), *_ARRIVAL]
+    ),
     "raw.quarantine": pa.schema([*REJECT_SCHEMA, *_ARRIVAL]),
     "raw.loads": pa.schema(
         [
@@ -149,9 +159,10 @@ def load(
         con.execute(entity.insert, arrival)
         con.execute(_INSERT_REJECTS, arrival)
         con.execute(_INSERT_COUNTS.format(table=entity.table), arrival)
-        con.execute(_MEND_TYPES.format(table=entity.table))
-        con.execute(_FORGET_SPELLINGS)
-        con.execute(_INSERT_SPELLINGS, {"received_at": received_at})
+        if "hardware_name" in entity.schema.names:
+            con.execute(_MEND_TYPES.format(table=entity.table))
+            con.execute(_FORGET_SPELLINGS)
+            con.execute(_INSERT_SPELLINGS, {"received_at": received_at})
         counts = _counts(con, load_id)
         _check(counts, rows_read, load_id)
         for name in ("records", "rejects"):
@@ -395,13 +406,19 @@ WHERE job_attempts.rowid = hashed.row
 """
 
 
-def _mark(staged: str, table: str, content_hash: str) -> str:
-    """Say of each staged row whether its content is in `table` already or came before it in the same load."""
+def _mark(staged: str, table: str, content_hash: str, same: Sequence[str] = ()) -> str:
+    """Say of each staged row whether its content is in `table` already or came before it in the same load.
+
+    `same` are columns that rows of one content agree in and that are never null: where a table lies in their order, DuckDB passes
+    over the parts in which no staged row can be, so that a day costs the same after years of history.
+    """
     return f"""
     CREATE OR REPLACE TEMP TABLE marked_{staged} AS
+    WITH hashed AS MATERIALIZED (SELECT *, {content_hash} AS content_hash FROM temp.{staged})
     SELECT *, row_number() OVER (PARTITION BY content_hash ORDER BY file, line) > 1
-        OR content_hash IN (SELECT content_hash FROM {table}) AS is_duplicate
-    FROM (SELECT *, {content_hash} AS content_hash FROM temp.{staged})
+        OR content_hash IN (SELECT content_hash FROM {table} SEMI JOIN hashed USING ({", ".join([*same, "content_hash"])}))
+        AS is_duplicate
+    FROM hashed
     """
 
 
@@ -417,18 +434,19 @@ def _insert(staged: str, table: str, known_at: str) -> str:
 class Entity:
     """What is loaded: its table, the schema of admitted rows, and what a row's content is, as SQL.
 
-    `arrived` completes columns at arrival.
+    `arrived` completes columns at arrival, `same` are columns for `_mark`.
     """
 
     table: str
     schema: pa.Schema
     content_hash: str
     arrived: str = ""
+    same: tuple[str, ...] = ()
 
     @property
     def mark(self) -> str:
         """The statement that says which staged records are duplicates."""
-        return _mark("records", self.table, self.content_hash)
+        return _mark("records", self.table, self.content_hash, self.same)
 
     @property
     def insert(self) -> str:
@@ -437,12 +455,21 @@ class Entity:
 
 
 ATTEMPTS = Entity(
-    "raw.job_attempts", ADMITTED_SCHEMA, _ATTEMPT_HASH, " REPLACE (coalesce(known_at, $received_at::TIMESTAMPTZ) AS known_at)"
+    "raw.job_attempts",
+    ADMITTED_SCHEMA,
+    _ATTEMPT_HASH,
+    " REPLACE (coalesce(known_at, $received_at::TIMESTAMPTZ) AS known_at)",
+    ("started_at",),
 )
 MEASUREMENTS = Entity(
     "raw.measurements",
     ADMITTED_MEASUREMENT_SCHEMA,
     f"md5(to_json([source, {', '.join(_text(field) for field in MEASUREMENT_SCHEMA)}]))",
+)
+PRICES = Entity(
+    "raw.prices",
+    pa.schema([*PROVENANCE_SCHEMA, *PRICE_SCHEMA, pa.field("known_from", UTC_TIMESTAMP, nullable=False)]),
+    f"md5(to_json([{', '.join(_text(field) for field in PRICE_SCHEMA)}]))",
 )
 _MARK_REJECTS = _mark("rejects", "raw.quarantine", _REJECT_HASH)
 _INSERT_REJECTS = _insert("rejects", "raw.quarantine", "")
@@ -506,7 +533,12 @@ WITH loaded AS (
 ),
 kept_rows AS (
     SELECT source, slice, count(*) AS rows_kept
-    FROM (SELECT source, slice FROM raw.job_attempts UNION ALL SELECT source, slice FROM raw.measurements) GROUP BY source, slice
+    FROM (
+        SELECT source, slice FROM raw.job_attempts
+        UNION ALL SELECT source, slice FROM raw.measurements
+        UNION ALL SELECT source, slice FROM raw.prices
+    )
+    GROUP BY source, slice
 ),
 rejects AS (SELECT source, slice, count(*) AS quarantine FROM raw.quarantine GROUP BY source, slice),
 counted AS (

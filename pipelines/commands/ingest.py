@@ -54,6 +54,34 @@ def jsonl(paths: Paths, json: AsJson = False) -> None:
 
 
 @ingest.command()
+def csv(paths: Paths, json: AsJson = False) -> None:
+    """Read the canonical attempt log as CSV: a header of field names, plain, gzip or zstd; empty is unknown.
+
+    Prints what was read, kept, quarantined and found twice by file: read = kept + quarantined + duplicates.
+    For columns of other names see `leap ingest table`.
+
+    Examples:
+
+        leap ingest csv /var/log/fleet/attempts-2026-03-01.csv.gz
+    """
+    _ingest("csv", paths, json)
+
+
+@ingest.command()
+def parquet(paths: Paths, json: AsJson = False) -> None:
+    """Read the canonical attempt log as Parquet: columns named as its fields (`leap schema`).
+
+    Prints what was read, kept, quarantined and found twice by file: read = kept + quarantined + duplicates.
+    For columns of other names see `leap ingest table`.
+
+    Examples:
+
+        leap ingest parquet /var/log/fleet
+    """
+    _ingest("parquet", paths, json)
+
+
+@ingest.command()
 def table(
     paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH...", help="Files or folders.", show_default=False)] = None,
     mapping: Annotated[

@@ -26,6 +26,7 @@ from leap.store.datasets import Dataset
 from leap.store.home import Home
 from leap.store.ingest import ingest
 from leap.store.night import export_night
+from leap.store.prices import load_prices
 from leap.store.state import rebuild_state
 from leap.store.warehouse import connect
 
@@ -61,6 +62,9 @@ def build_night(repository: Path) -> Callable[[Path, Path], SimulatedNight]:
         with connect(home.warehouse) as connection:
             seeds, now = repository / "dbt_project" / "seeds", datetime(2026, 4, 1, tzinfo=UTC)
             ingest(connection, "jsonl", [logs], seeds=seeds, params=params.ingest, received_at=now, load_id="load")
+            load_prices(
+                connection, [seeds / "prices.csv"], seeds=seeds, max_jump=3, approved=[], received_at=now, load_id="prices"
+            )
         _build_marts(repository / "dbt_project", home, params)
         with connect(home.warehouse) as connection:
             dataset = export_night(connection, home, NIGHT)

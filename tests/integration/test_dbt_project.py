@@ -21,6 +21,7 @@ from leap.contracts import CANDIDATE_SCHEMA, HARDWARE_SCHEMA, REJECT_SCHEMA, SUB
 from leap.params import load_params
 from leap.sources.admission import ADMITTED_SCHEMA, Admission
 from leap.store import warehouse
+from leap.store.prices import load_prices
 
 CUT = date(2025, 3, 4)
 MARTS = (
@@ -161,6 +162,9 @@ def built(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Project
         for name, records, received_at in (("first", ATTEMPTS, at(2, "12:00:00")), ("second", [LATECOMER], at(3, "06:00:00"))):
             kept = pa.Table.from_pylist(records, schema=ADMITTED_SCHEMA)
             warehouse.load(con, [Admission(kept, REJECT_SCHEMA.empty_table())], received_at, name)
+        seeds = repository / "dbt_project" / "seeds"
+        files, now = [seeds / "prices.csv"], at(1, "00:00:00")
+        load_prices(con, files, seeds=seeds, max_jump=3, approved=[], received_at=now, load_id="prices")
     done = project.dbt("build", "--exclude-resource-type", "unit_test")
     assert done.returncode == 0, done.stdout
     return project

@@ -347,7 +347,7 @@ def read(paths, params, progress):
     for kind, said in (
         ("broken", "the reader 'broken' of broken-reader cannot be loaded: no licence"),
         ("twice", "is offered by twice-one, twice-two; uninstall all but one"),
-        ("unheard", "LEAP reads broken, jsonl, mlperf, ours, twice, table:MAPPING.yaml"),
+        ("unheard", "LEAP reads broken, csv, jsonl, mlperf, ours, parquet, twice, table:MAPPING.yaml"),
     ):
         with pytest.raises(SourceError) as caught:
             reader_of(kind)
